@@ -65,7 +65,8 @@ func (c *epoch) nextDecision() *decision {
 		Rank: c.Rank, Size: c.Size(), Epoch: uint32(number), Founders: c.Founders,
 		Uncontested: c.Founders != nil && !c.Contested && !c.IsNewcomer(c.Rank),
 		MinSize:     max(c.config.MinSize, 1), Any: c.config.Quorum == QuorumAny,
-		Patience: agreementPatience, Waits: true, Judge: c.config.judge})}
+		Patience: agreementPatience, Waits: true,
+		Judge: func(states map[int][]byte) ([]byte, bool) { return judge(states, c.config.MinSize) }})}
 	c.decisions = append(c.decisions, d)
 	if c.settled && !c.unmet() {
 		d.agreement.Step(membership.Settle{})

@@ -2,6 +2,7 @@ package core
 
 import (
 	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/config"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/work"
 )
@@ -32,3 +33,55 @@ type Work = work.Work
 
 // AnySource as Root of a Recv matches a send of any rank.
 const AnySource = call.AnySource
+
+// Version is the library's.
+const Version = config.Version
+
+// Config says which communicator to make. Zero fields mean the default.
+type Config = config.Config
+
+// Setting is the value of a setting, as it was given, and where that comes from.
+type Setting = config.Setting
+
+// The sources of a [Setting].
+const (
+	SourceDefault     = config.SourceDefault
+	SourceEnvironment = config.SourceEnvironment
+	SourceOption      = config.SourceOption
+)
+
+// What Init takes where a Config field is empty, and the environment says nothing.
+const (
+	DefaultTimeout       = config.DefaultTimeout
+	DefaultLivenessGrace = config.DefaultLivenessGrace
+)
+
+// The environment that Init reads where a Config field is empty.
+const (
+	EnvTransport  = config.EnvTransport
+	EnvNet        = config.EnvNet
+	EnvThresholds = config.EnvThresholds
+	EnvSchedule   = config.EnvSchedule
+	EnvAlgorithms = config.EnvAlgorithms
+	EnvLinks      = config.EnvLinks
+	EnvQuorum     = config.EnvQuorum
+	EnvRecovery   = config.EnvRecovery
+	EnvInterface  = config.EnvInterface
+	EnvSecret     = config.EnvSecret
+	EnvStore      = config.EnvStore
+	EnvJoin       = config.EnvJoin
+	EnvRestarts   = config.EnvRestarts
+)
+
+// Who goes on where members cannot reach each other: see [Config].
+const (
+	QuorumMajority = config.QuorumMajority
+	QuorumAny      = config.QuorumAny
+)
+
+// What becomes of a collective in which a member dies: see [Config].
+const (
+	RecoveryStep      = config.RecoveryStep
+	RecoverySurvivors = config.RecoverySurvivors
+	RecoveryAll       = config.RecoveryAll
+)

@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/config"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
@@ -23,7 +24,7 @@ import (
 type Comm struct {
 	runtime *Runtime
 	end     *sharedEndpoint // nil where there are no peers
-	config  Config
+	config  config.Completed
 	arena   *exec.Arena    // this process's, where some peer shares memory
 	fast    *exec.FastPath // collectives in C; it also holds their order. Of the present epoch
 

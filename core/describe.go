@@ -1,6 +1,7 @@
 package core
 
 import (
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -8,22 +9,6 @@ import (
 
 	"github.com/goccl/goccl/core/address"
 )
-
-// The sources of a [Setting].
-const (
-	SourceDefault     = "default"
-	SourceEnvironment = "environment"
-	SourceOption      = "option"
-)
-
-// Setting is the value of a setting, as it was given, and where that comes from.
-type Setting struct {
-	Value  string `json:"value"` // "" where nothing was given
-	Source string `json:"source"`
-}
-
-// hidden stands for a secret.
-const hidden = "(hidden)"
 
 // Description says what a communicator is made of. Its lists have one entry a rank.
 type Description struct {
@@ -57,7 +42,7 @@ func (c *Comm) Describe() Description {
 		Algorithms:      e.shape.Algorithms.String(),
 		TimeoutMS:       c.defaultTimeout().Milliseconds(),
 		LivenessGraceMS: c.config.LivenessGrace.Milliseconds(),
-		Settings:        map[string]Setting{}}
+		Settings:        maps.Clone(c.config.Settings)}
 	for rank, a := range e.Peers {
 		if a.Name == "" { // a group of one publishes nothing
 			a.Name, _ = os.Hostname()
@@ -77,12 +62,6 @@ func (c *Comm) Describe() Description {
 	thresholds := e.shape.Thresholds
 	for name, bytes := range thresholds.Fields() {
 		d.Thresholds[name] = *bytes
-	}
-	for name, s := range c.config.settings {
-		if name == EnvSecret && s.Value != "" {
-			s.Value = hidden
-		}
-		d.Settings[name] = s
 	}
 	return d
 }

@@ -109,7 +109,7 @@ func (c *Comm) newEpoch(ranks roster.Roster, number uint32) (*epoch, error) {
 	e.monitored = newMonitoredBarrier(e)
 	config := c.config
 	at := e.Peers.Places(config.Transport)
-	options := config.options()
+	options := tuneOptions(&config.Config)
 	options.SingleCopy, options.FastReads = e.SingleCopy, e.FastReads
 	options.Ports = e.Peers.Ports()
 	var err error

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
 	"testing"
 	"time"
 	"unsafe"
@@ -85,30 +86,6 @@ func FuzzControl(f *testing.F) {
 	})
 }
 
-// FuzzComplete checks that a configuration that is let through, from the program or from the
-// environment, is one that a communicator can have.
-func FuzzComplete(f *testing.F) {
-	f.Add(0, 1, int64(0), int64(0), "", "")
-	f.Add(1, 2, int64(time.Second), int64(time.Second), "tcp", "shm")
-	f.Fuzz(func(t *testing.T, rank, size int, timeout, grace int64, given, environment string) {
-		r := NewRuntime(RuntimeConfig{Getenv: func(string) string { return environment }})
-		c := Config{Rank: rank, Size: size, Store: bootstrap.NewMemStore(),
-			Timeout:       time.Duration(timeout),
-			LivenessGrace: time.Duration(grace), Transport: given}
-		if r.complete(&c) != nil {
-			return
-		}
-		if c.Rank < 0 || c.Rank >= c.Size || c.Size > maxRanks || c.Timeout <= 0 ||
-			c.LivenessGrace <= 0 ||
-			c.Transport != "" && c.Transport != "shm" && c.Transport != "tcp" || c.Secret != environment {
-			t.Fatalf("%+v is let through", c)
-		}
-		if given != "" && c.Transport != given {
-			t.Fatal("the environment has overruled the program")
-		}
-	})
-}
-
 // FuzzMember reads what another rank says of itself.
 func FuzzMember(f *testing.F) {
 	a := address.Address{Process: address.ProcessID{1}, PID: 7, Name: "a", Host: "h", Unix: "@x",
@@ -127,14 +104,14 @@ func FuzzMember(f *testing.F) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		go func() {
-			c := Config{Rank: 1, Size: 2, Store: store}
-			if err := NewRuntime(RuntimeConfig{}).complete(&c); err != nil {
+			c, err := Config{Rank: 1, Size: 2, Store: store}.Complete(os.Getenv)
+			if err != nil {
 				joined <- err
 				return
 			}
-			join := joinConfig(c)
+			join := c.JoinConfig()
 			join.Member = bootstrap.Member{Own: own, Shared: shared}
-			_, err := bootstrap.Join(ctx, store, join)
+			_, err = bootstrap.Join(ctx, store, join)
 			joined <- err
 		}()
 		r := NewRuntime(RuntimeConfig{})
@@ -160,13 +137,13 @@ func FuzzVerdict(f *testing.F) {
 	state := motion{Operation: "recover", Progress: progress{Finished: 3,
 		Has: []result{{Sequence: 3, Bytes: 8}}}}
 	lags := motion{Operation: "agree", Progress: progress{Finished: 2}}
-	decided, _ := new(Config).judge(map[int][]byte{0: state.encode(), 2: lags.encode()})
+	decided, _ := judge(map[int][]byte{0: state.encode(), 2: lags.encode()}, 0)
 	f.Add(decided, state.encode())
 	f.Add([]byte(`{"Calls":{"7":"agree"},"Fetch":[{"Bytes":18446744073709551615,"From":1}]}`),
 		lags.encode())
 	f.Fuzz(func(t *testing.T, text, state []byte) {
 		survivors := membership.NewSet(3, 0, 2)
-		made, _ := new(Config).judge(map[int][]byte{0: state, 2: state})
+		made, _ := judge(map[int][]byte{0: state, 2: state}, 0)
 		for _, verdict := range [][]byte{text, made} {
 			v, err := readVerdict(&membership.Value{Survivors: survivors, Verdict: verdict}, 3)
 			if err != nil {

@@ -4,6 +4,7 @@ import (
 	"runtime"
 
 	"github.com/goccl/goccl/core/address"
+	"github.com/goccl/goccl/core/config"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/cpus"
@@ -18,12 +19,12 @@ import (
 // the names that it reads there.
 func (r *Runtime) Info() map[string]any {
 	transports := map[string]any{}
-	config := Config{Size: 1}
 	problem := ""
-	if err := r.complete(&config); err != nil {
+	completed, err := Config{Size: 1}.Complete(r.config.Getenv)
+	if err != nil {
 		problem = err.Error()
 	}
-	verbs, err := r.verbs(config)
+	verbs, err := r.verbs(completed)
 	if err != nil {
 		verbs.Off = err.Error()
 	}
@@ -59,8 +60,8 @@ func (r *Runtime) Info() map[string]any {
 	}
 	return map[string]any{"version": Version, "go": runtime.Version(), "cpus": cpus.Usable(),
 		"domains": domains, "domain": cpus.Domain(cpus.Sysfs, cpus.Allowed()).String(),
-		"problem": problem, "warnings": r.environmentWarnings(), "variables": variables,
-		"transports": transports}
+		"problem": problem, "warnings": config.Warnings(r.config.Getenv, r.config.Environ()),
+		"variables": config.Variables(), "transports": transports}
 }
 
 // longBlocks says how the longest blocks get from one rank's memory to another's, and what to do
@@ -96,13 +97,13 @@ func (r *Runtime) PlanInfo(q tune.Question, by string) (*tune.Explanation, error
 	if err := checkTransport("plan_info", by); err != nil {
 		return nil, err
 	}
-	config := Config{Size: 1}
-	if err := r.complete(&config); err != nil {
+	completed, err := Config{Size: 1}.Complete(r.config.Getenv)
+	if err != nil {
 		return nil, err
 	}
 	q.CPUs, q.Ports = cpus.Usable(), address.IsPort(by)
-	q.RDMA = by == address.Verbs || config.Net == address.Verbs
-	return tune.Explain(q, config.options())
+	q.RDMA = by == address.Verbs || completed.Net == address.Verbs
+	return tune.Explain(q, tuneOptions(&completed.Config))
 }
 
 // checkTransport refuses what does not join ranks of a host that are only thought of.

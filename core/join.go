@@ -114,9 +114,9 @@ func (c *Comm) readRequest(d *door, request []byte) (*joiner, *fault.Error) {
 			"member which it asks, %s", handle.Who())
 	case q.Group != "" && q.Group != c.config.GroupName:
 		return nil, fault.Errorf(fault.ErrMismatch, "the process wants to join group %q, and is at a "+
-			"member of group %q", printable.Text(q.Group, maxRankList), c.config.GroupName)
+			"member of group %q", printable.Text(q.Group, maxName), c.config.GroupName)
 	}
-	if text := differing(q.Settings, c.config.common()); text != "" {
+	if text := differing(q.Settings, c.config.Same); text != "" {
 		return nil, fault.Errorf(fault.ErrMismatch, "%s", text)
 	}
 	members := c.present.Load().Peers.Addresses()
@@ -146,7 +146,7 @@ func admit(members []address.Address, joiners []membership.Joiner, forced string
 	var in []membership.Joiner
 	for _, j := range joiners {
 		h, err := meeting.Parse(string(j.Handle))
-		if err != nil || len(members) == maxRanks || unfit(members, &h.Address, forced) != nil {
+		if err != nil || len(members) == bootstrap.MaxSize || unfit(members, &h.Address, forced) != nil {
 			continue
 		}
 		in, members = append(in, j), append(members, h.Address)
@@ -163,7 +163,7 @@ func differing(theirs, ours []bootstrap.Setting) string {
 			return fmt.Sprintf("the process does not say what %s is", s.Name)
 		case theirs[i].Value != s.Value:
 			return fmt.Sprintf("%s is %q on the process, but %q on the members", s.Name,
-				printable.Text(theirs[i].Value, maxRankList), s.Value)
+				printable.Text(theirs[i].Value, maxName), s.Value)
 		}
 	}
 	return ""
@@ -274,7 +274,7 @@ func (r *Runtime) Join(ctx context.Context, config Config, handles []string) (*C
 	config.Rank, config.Size, config.GlobalRanks, config.Store = 0, 1, nil, nil
 	c, err := r.openAlone(ctx, config)
 	if err != nil {
-		return nil, config.concern(fault.From(err, fault.ErrSystem, "join"))
+		return nil, config.Concern(fault.From(err, fault.ErrSystem, "join"))
 	}
 	until, cancel := r.Until(ctx)
 	defer cancel()
@@ -285,7 +285,7 @@ func (r *Runtime) Join(ctx context.Context, config Config, handles []string) (*C
 			err = fault.Errorf(fault.ErrAborted, "join: %v", errClosed) // Close has ended it
 		}
 		c.Destroy()
-		return nil, config.concern(fault.From(err, fault.ErrSystem, "join")).During("join", 0)
+		return nil, config.Concern(fault.From(err, fault.ErrSystem, "join")).During("join", 0)
 	}
 	return c, nil
 }
@@ -317,8 +317,8 @@ func (c *Comm) apply(ctx context.Context, handles []string, store bootstrap.Stor
 		return nil, err
 	case len(members) > 0:
 		return a.askAny(ctx, members, source)
-	case c.config.etcd != nil:
-		s := etcd.Open(ctx, c.config.etcd, c.config.Meeting)
+	case c.config.Etcd != nil:
+		s := etcd.Open(ctx, c.config.Etcd, c.config.Meeting)
 		defer s.Close(true) // it has written nothing
 		return a.find(ctx, s)
 	case store != nil:
@@ -355,7 +355,8 @@ func (a *application) readHandles(texts []string, source string) (handles []meet
 }
 
 const (
-	maxQuoted = 40 // bytes of a bad handle, in texts
+	maxQuoted = 40  // bytes of a bad handle, in texts
+	maxName   = 256 // bytes of what another process names, in texts
 	// askAgain is how long a process waits for the name of another member, before it asks the one
 	// again that was not there.
 	askAgain = time.Second
@@ -466,7 +467,7 @@ func (a *application) askNamed(ctx context.Context, h *meeting.Handle, s bootstr
 // member has gone.
 func (a *application) ask(ctx context.Context, h *meeting.Handle, group string) (*welcome, error) {
 	request, _ := json.Marshal(joinRequest{Handle: a.own.handle.String(), Group: group,
-		Settings: a.config.common()}) // texts never fail
+		Settings: a.config.Same}) // texts never fail
 	reply, err := a.end.Call(ctx, &h.Address, h.ID(), joinTopic, a.own.meetings.Secret(), request)
 	switch {
 	case ctx.Err() != nil:
@@ -514,7 +515,7 @@ func (c *Comm) readWelcome(w *welcome) (ranks roster.Roster, err error) {
 		}
 		shared[r] = w.Hosts[w.HostOf[r]]
 	}
-	if !slices.Contains(w.Handles, self) || rank < 0 || len(w.Own) > maxRanks {
+	if !slices.Contains(w.Handles, self) || rank < 0 || len(w.Own) > bootstrap.MaxSize {
 		return ranks, malformedWelcome("this process is not among %d members", len(w.Own))
 	}
 	if len(w.Founders) != len(membership.NewSet(len(w.Own))) {
@@ -532,7 +533,7 @@ func (c *Comm) readWelcome(w *welcome) (ranks roster.Roster, err error) {
 	if err != nil {
 		return ranks, fault.Errorf(fault.ErrUnsupported, "join: %v", err)
 	}
-	ranks = newRoster(printable.Text(w.Name, maxRankList), rank, nil, peers, c.end)
+	ranks = newRoster(printable.Text(w.Name, maxName), rank, nil, peers, c.end)
 	id := roster.Identity{Job: w.Job, Group: w.Group, Seed: w.Seed}
 	ranks.Identity, err = id.Of(addresses)
 	if err != nil {

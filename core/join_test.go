@@ -226,7 +226,7 @@ func TestJoinUnfit(t *testing.T) {
 		"host") || !strings.Contains(text, "cannot be reached from") {
 		t.Errorf("told %q", text)
 	}
-	itself, _ := json.Marshal(joinRequest{Handle: member, Settings: w.comms[0].config.common()})
+	itself, _ := json.Marshal(joinRequest{Handle: member, Settings: w.comms[0].config.Same})
 	_, refusal := w.comms[0].readRequest(w.comms[0].entrance(), itself)
 	if !errors.Is(refusal, ErrInvalidArgument) ||
 		!strings.Contains(refusal.Text, "is that of the member") {

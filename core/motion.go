@@ -55,7 +55,7 @@ func (m motion) encode() []byte {
 }
 
 // judge makes the verdict of what the members have moved, by rank. Closed: those that join wait.
-func (c *Config) judge(states map[int][]byte) (decided []byte, closed bool) {
+func judge(states map[int][]byte, minSize int) (decided []byte, closed bool) {
 	v := verdict{Flags: math.MaxUint64}
 	first, ranks := motion{}, slices.Sorted(maps.Keys(states))
 	come := map[int]progress{}
@@ -72,7 +72,7 @@ func (c *Config) judge(states map[int][]byte) (decided []byte, closed bool) {
 		v.GivesUp = v.GivesUp || m.Ended
 		v.Flags &= m.Flags
 		come[rank] = m.Progress
-		closed = closed || m.Completes || m.Unmet && len(states) >= c.MinSize
+		closed = closed || m.Completes || m.Unmet && len(states) >= minSize
 	}
 	if v.Recovers {
 		v.Calls = nil

@@ -44,7 +44,7 @@ type notice struct {
 func (c *Comm) Publish(store bootstrap.Store) error {
 	e := c.present.Load()
 	err := c.alive(e)
-	if err == nil && store == nil && c.config.etcd == nil {
+	if err == nil && store == nil && c.config.Etcd == nil {
 		err = fault.Errorf(fault.ErrInvalidArgument, "publish: no store is given, nor %s", EnvStore)
 	}
 	if err == nil && e.Rank == 0 {
@@ -81,8 +81,8 @@ func (c *Comm) newNotice(store bootstrap.Store) *notice {
 		again: make(chan struct{}, 1), over: make(chan struct{})}
 	n.ctx, n.end = context.WithCancel(c.life)
 	n.close = func() { closeStore(store) } // a call of it may not return
-	if c.config.etcd != nil {
-		s := etcd.Open(n.ctx, c.config.etcd, c.config.Meeting)
+	if c.config.Etcd != nil {
+		s := etcd.Open(n.ctx, c.config.Etcd, c.config.Meeting)
 		n.store = s
 		n.close = func() {
 			<-n.over

@@ -20,7 +20,7 @@ func (r *Runtime) Open(ctx context.Context, config Config) (*Comm, error) {
 	config.Rank, config.Size, config.GlobalRanks, config.Store = 0, 1, nil, nil
 	c, err := r.openAlone(ctx, config)
 	if err != nil {
-		return nil, config.concern(fault.From(err, fault.ErrSystem, "init"))
+		return nil, config.Concern(fault.From(err, fault.ErrSystem, "init"))
 	}
 	e := c.present.Load()
 	e.Nobody = true
@@ -31,8 +31,9 @@ func (r *Runtime) Open(ctx context.Context, config Config) (*Comm, error) {
 }
 
 // openAlone makes a communicator of one rank that others can find.
-func (r *Runtime) openAlone(ctx context.Context, config Config) (*Comm, error) {
-	if err := r.complete(&config); err != nil {
+func (r *Runtime) openAlone(ctx context.Context, given Config) (*Comm, error) {
+	config, err := given.Complete(r.config.Getenv)
+	if err != nil {
 		return nil, err
 	}
 	if err := cmp.Or(ctx.Err(), exec.TryAddressSpace()); err != nil {
@@ -96,7 +97,7 @@ func (c *Comm) Reconfigure(ctx context.Context, uuid string, handles []string, o
 		return m.Fail(fault.From(err, fault.ErrUnsupported, meeting.Operation))
 	}
 	agreed, err := m.Meet(ctx, list, meeting.Part{Epoch: old.number, Answers: answersOf(&ranks),
-		Settings: c.config.common()})
+		Settings: c.config.Same})
 	if err != nil {
 		return err
 	}

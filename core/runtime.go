@@ -24,15 +24,13 @@ import (
 	"unsafe"
 
 	"github.com/goccl/goccl/core/address"
+	"github.com/goccl/goccl/core/config"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/memory"
 	"github.com/goccl/goccl/core/transport"
 )
-
-// Version is the library's.
-const Version = "0.1.0"
 
 // RuntimeConfig says how a runtime meets its process.
 type RuntimeConfig struct {
@@ -112,6 +110,20 @@ func (r *Runtime) Until(ctx context.Context) (context.Context, context.CancelFun
 	return ctx, func() {
 		stop()
 		cancel(nil)
+	}
+}
+
+// tellEnvironment logs what is wrong with the environment, and what is set in it.
+func (r *Runtime) tellEnvironment() {
+	log := r.log(logs.Env)
+	for _, text := range config.Warnings(r.config.Getenv, r.config.Environ()) {
+		log.Warn(text)
+	}
+	if !log.Enabled(context.Background(), logs.Info) {
+		return
+	}
+	for _, v := range config.Told(r.config.Getenv) {
+		log.Info("an environment variable is set", "name", v.Name, "value", v.Value)
 	}
 }
 

@@ -25,8 +25,7 @@ func TestInitRefusedOnOneRank(t *testing.T) {
 		change func(*Config)
 		want   string
 	}{
-		"transport":  {func(c *Config) { c.Transport = "rdma" }, `transport is "rdma"`},
-		"thresholds": {func(c *Config) { c.Thresholds = "no" }, "thresholds"},
+		"transport": {func(c *Config) { c.Transport = "rdma" }, `transport is "rdma"`},
 		"long thresholds": {func(c *Config) {
 			c.Thresholds = strings.Repeat("flat_max=1,", 500) + "flat_max=1"
 		},
@@ -137,20 +136,6 @@ func TestInitSettingsDiffer(t *testing.T) {
 		}, ErrMismatch,
 			`the transport (GOCCL_TRANSPORT) is "shm" on rank 0 and "tcp" on rank 1: it must be the same ` +
 				`on all ranks`},
-		"network": {func(rank int, c *Config) { c.Net = []string{"", "", "tcp"}[rank] }, ErrMismatch,
-			`the network (GOCCL_NET) is "" on rank 0 and "tcp" on rank 2`},
-		"thresholds": {func(rank int, c *Config) {
-			c.Thresholds = []string{"", "", "flat_max=1"}[rank]
-		}, ErrMismatch,
-			`GOCCL_THRESHOLDS is "" on rank 0 and "flat_max=1" on rank 2`},
-		"schedule": {func(rank int, c *Config) {
-			c.AllToAllSchedule = []string{"", "parallel", ""}[rank]
-		}, ErrMismatch,
-			`the all-to-all schedule (GOCCL_ALLTOALL_SCHEDULE) is "" on rank 0 and "parallel" on rank 1`},
-		"ranks": {func(rank int, c *Config) {
-			c.GlobalRanks = [][]int{{4, 5, 9}, {4, 5, 8}, {4, 5, 9}}[rank]
-		}, ErrMismatch,
-			`the list of the group's ranks is "4-5,9" on rank 0 and "4-5,8" on rank 1`},
 		"numbered on one rank": {func(rank int, c *Config) {
 			c.GlobalRanks = [][]int{{0, 1, 2}, nil, {0, 2, 1}}[rank]
 		}, ErrMismatch,
@@ -182,57 +167,54 @@ func TestInitSettingsDiffer(t *testing.T) {
 	}
 }
 
-// Lists that are too long to be compared as they are differ, too.
-func TestLongRankLists(t *testing.T) {
-	even := Config{Size: 1 << 15, GlobalRanks: make([]int, 1<<15)}
-	for i := range even.GlobalRanks {
-		even.GlobalRanks[i] = 2 * i
-	}
-	other := even
-	other.GlobalRanks = slices.Clone(even.GlobalRanks)
-	other.GlobalRanks[1<<15-1]++
-	a, b := rankList(even), rankList(other)
-	if a == b || !strings.HasPrefix(a, "0,2,4,") || len(a) > 2*maxRankList {
-		t.Errorf("%q and %q", a, b)
-	}
-}
-
-// TestInitWarnsOfAnOpenStore: once in a process, where others can reach the store, and nothing
-// keeps them out.
-func TestInitWarnsOfAnOpenStore(t *testing.T) {
-	for _, test := range []struct {
-		host, secret string
-		warns        bool
-	}{
-		{"127.0.0.1", "", false}, {"::1", "", false}, {"localhost", "", false}, {"", "", false},
-		{"192.0.2.1", "", true}, {"192.0.2.1", strings.Repeat("s", 32), false},
-	} {
-		var mu sync.Mutex
-		var said []string // guarded by mu
-		r := NewRuntime(RuntimeConfig{Logger: logtest.Logger(logs.Warn, func(r logs.Record) {
-			mu.Lock()
-			defer mu.Unlock()
-			said = append(said, r.Text)
-		})})
-		w := &world{t: t, comms: make([]*Comm, 2)}
-		for range 2 {
-			store := bootstrap.NewMemStore()
-			w.each(func(rank int) error {
-				c, err := r.Init(context.Background(), Config{Rank: rank, Size: 2, Store: store,
-					StoreHost: test.host, Secret: test.secret})
-				w.comms[rank] = c
-				return err
-			})
-			for _, c := range w.comms {
-				c.Destroy()
+// What is wrong with the environment, what is set there, and a store that others can reach are told
+// once in a process.
+func TestInitTellsOnce(t *testing.T) {
+	set := map[string]string{EnvNet: "tcp", logs.EnvSubsys: "GRAPH"}
+	var mu sync.Mutex
+	var told []string // guarded by mu
+	r := NewRuntime(RuntimeConfig{
+		Environ: func() []string { return []string{"GOCCL_TRANPORT=tcp"} },
+		Getenv:  func(name string) string { return set[name] },
+		Logger: logtest.Logger(logs.Info, func(r logs.Record) {
+			if r.Subsystem == logs.Env || r.Subsystem == logs.Bootstrap {
+				mu.Lock()
+				defer mu.Unlock()
+				told = append(told, r.Text)
 			}
+		}),
+	})
+	w := &world{t: t, comms: make([]*Comm, 2)}
+	for range 2 {
+		store := bootstrap.NewMemStore()
+		w.each(func(rank int) error {
+			c, err := r.Init(context.Background(), Config{Rank: rank, Size: 2, Store: store,
+				StoreHost: "192.0.2.1"})
+			w.comms[rank] = c
+			return err
+		})
+		for _, c := range w.comms {
+			c.Destroy()
 		}
-		mu.Lock()
-		if n := len(said); (n == 1) != test.warns || n > 1 || n == 1 &&
-			(!strings.Contains(said[0], EnvSecret) || !strings.Contains(said[0], test.host)) {
-			t.Errorf("%q, secret %q: %q", test.host, test.secret, said)
-		}
-		mu.Unlock()
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	warnings := []string{
+		`the environment variable "GOCCL_TRANPORT" is not known, and has no effect; ` +
+			"did you mean GOCCL_TRANSPORT?",
+		`GOCCL_DEBUG_SUBSYS is "GRAPH", allowed are ALL and INIT, BOOTSTRAP, ENV, NET, COLL, P2P, MEM, ` +
+			`separated by commas, or with "^" in front all but these: ALL is used`,
+	}
+	want := append(slices.Clone(warnings),
+		"an environment variable is set name=GOCCL_NET value=tcp",
+		"an environment variable is set name=GOCCL_DEBUG_SUBSYS value=GRAPH",
+		`the secret of group "" lies in the store on host 192.0.2.1, so whoever can reach the store can `+
+			"join, and read and change all data: set GOCCL_SECRET, or keep others off that host's port")
+	if !slices.Equal(told, want) {
+		t.Errorf("logged:\n%s\nwanted:\n%s", strings.Join(told, "\n"), strings.Join(want, "\n"))
+	}
+	if told := r.Info()["warnings"]; !slices.Equal(told.([]string), warnings) {
+		t.Errorf("Info tells %q", told)
 	}
 }
 

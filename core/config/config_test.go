@@ -1,0 +1,347 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/rdma"
+)
+
+// environment is a getenv.
+type environment map[string]string
+
+func (e environment) get(name string) string { return e[name] }
+
+// complete is Complete of what must be right.
+func complete(t *testing.T, c Config, e environment) Completed {
+	t.Helper()
+	all, err := c.Complete(e.get)
+	if err != nil {
+		t.Fatalf("%+v, %v: %v", c, e, err)
+	}
+	return all
+}
+
+const etcdURL = "etcd://me:pssst@192.0.2.1/job"
+
+// Each bad value is refused by name, with what is allowed.
+func TestRefused(t *testing.T) {
+	store := bootstrap.NewMemStore()
+	for _, c := range []struct {
+		config      Config
+		environment environment
+		want        string // begins the text
+	}{
+		{Config{Size: 0}, nil, "size is 0, allowed are 1 to 65536"},
+		{Config{Size: 65537}, nil, "size is 65537, allowed are 1 to 65536"},
+		{Config{Size: 2, Rank: 2, Store: store}, nil, "rank is 2, allowed are 0 to 1"},
+		{Config{Size: 2, Rank: -1, Store: store}, nil, "rank is -1, allowed are 0 to 1"},
+		{Config{Size: 1, GlobalRanks: []int{1, 2}}, nil,
+			"global ranks are 2, there must be one for each of 1 ranks"},
+		{Config{Size: 1, GlobalRanks: []int{}}, nil,
+			"global ranks are 0, there must be one for each of 1 ranks"},
+		{Config{Size: 2}, nil, "no store is given, nor GOCCL_STORE, but size is 2"},
+		{Config{Size: 1, Timeout: -1}, nil, "timeout is -1ns, it must be positive"},
+		{Config{Size: 1, LivenessGrace: -1}, nil, "liveness grace is -1ns, it must be positive"},
+		{Config{Size: 1, MinSize: -1}, nil, "least size is -1, allowed are 0 to 65536"},
+		{Config{Size: 1, MinSize: 65537}, nil, "least size is 65537, allowed are 0 to 65536"},
+		{Config{Size: 1, Transport: "mem"}, nil,
+			`transport is "mem" (from the option or GOCCL_TRANSPORT), allowed are "shm", "tcp", "verbs" ` +
+				`and nothing`},
+		{Config{Size: 1}, environment{EnvTransport: "TCP"},
+			`transport is "TCP" (from the option or GOCCL_TRANSPORT), allowed are "shm", "tcp", "verbs" ` +
+				`and nothing`},
+		{Config{Size: 1}, environment{EnvNet: "shm"},
+			`network is "shm" (from GOCCL_NET), allowed are "tcp", "verbs" and nothing`},
+		{Config{Size: 1, Quorum: "most"}, nil,
+			`quorum is "most" (from the option or GOCCL_QUORUM), allowed are "majority", "any" and nothing`},
+		{Config{Size: 1, Recovery: "none"}, nil,
+			`recovery is "none" (from the option or GOCCL_RECOVERY), allowed are "step", "survivors", ` +
+				`"all" and nothing`},
+		{Config{Size: 1, Thresholds: "flat=1"}, nil,
+			`thresholds (from GOCCL_THRESHOLDS) have "flat=1", allowed are one_shot_max, `},
+		{Config{Size: 1, AllToAllSchedule: "in turn"}, nil,
+			`all-to-all schedule (from the option or GOCCL_ALLTOALL_SCHEDULE) is "in turn", ` +
+				`allowed are "sequential"`},
+		{Config{Size: 1}, environment{EnvAlgorithms: "allreduce:ring"},
+			`GOCCL_ALGO is "allreduce:ring", in which "ring" is no algorithm of allreduce; ` +
+				`allowed are one_shot, two_shot, recursive_multiplying, hierarchical, binomial_tree, direct`},
+		{Config{Size: 1}, environment{EnvAlgorithms: "all:ring"},
+			`GOCCL_ALGO is "all:ring", in which "all" is no collective; allowed are allreduce, `},
+		{Config{Size: 1}, environment{EnvLinks: "ib=1:2:3"},
+			`GOCCL_LINKS is "ib=1:2:3", allowed are memory, loopback, tcp and verbs`},
+		{Config{Size: 1}, environment{EnvStore: "etcd://me:pssst@192.0.2.1"},
+			`GOCCL_STORE is "etcd://(hidden)@192.0.2.1": it has no prefix`},
+	} {
+		_, err := c.config.Complete(c.environment.get)
+		if !errors.Is(err, fault.ErrInvalidArgument) ||
+			!strings.HasPrefix(fmt.Sprint(err), "init: "+c.want) {
+			t.Errorf("%v\nwant: %s", err, c.want)
+		}
+	}
+}
+
+// What is at the limits is allowed.
+func TestAllowed(t *testing.T) {
+	for _, c := range []Config{
+		{Size: 1, MinSize: 65536, GlobalRanks: []int{7}, Timeout: 1, LivenessGrace: 1},
+		{Size: 65536, Rank: 65535, Store: bootstrap.NewMemStore()},
+		{Size: 1, Transport: "shm", Net: "tcp", Quorum: QuorumMajority, Recovery: RecoveryStep},
+		{Size: 1, Transport: "tcp", Net: "verbs", Quorum: QuorumAny, Recovery: RecoverySurvivors},
+		{Size: 1, Transport: "verbs", Recovery: RecoveryAll},
+	} {
+		complete(t, c, nil)
+	}
+	complete(t, Config{Size: 2}, environment{EnvStore: etcdURL})
+}
+
+// texts have, of each option that a variable may give, a value, and the form that takes effect.
+var texts = []struct {
+	variable, value, effective string
+	of                         func(*Completed) string
+}{
+	{EnvTransport, "tcp", "tcp", func(c *Completed) string { return c.Transport }},
+	{EnvNet, "verbs", "verbs", func(c *Completed) string { return c.Net }},
+	{rdma.EnvHCA, "mlx5_0", "mlx5_0", func(c *Completed) string { return c.HCA }},
+	{rdma.EnvGIDIndex, "3", "3", func(c *Completed) string { return c.GIDIndex }},
+	{EnvInterface, "eth0", "eth0", func(c *Completed) string { return c.Interface }},
+	{EnvSecret, "pssst", "pssst", func(c *Completed) string { return c.Secret }},
+	{EnvThresholds, "flat_max=1", "flat_max=1", func(c *Completed) string { return c.Thresholds }},
+	{EnvSchedule, "window=02", "window=2", func(c *Completed) string { return c.AllToAllSchedule }},
+	{EnvAlgorithms, "allreduce:^one_shot,recursive_multiplying,hierarchical,binomial_tree",
+		"allreduce:two_shot,direct", func(c *Completed) string { return c.Algorithms }},
+	{EnvLinks, "tcp=1:2:3", "tcp=1:2:3", func(c *Completed) string { return c.Links }},
+	{EnvQuorum, "any", "any", func(c *Completed) string { return c.Quorum }},
+	{EnvRecovery, "all", "all", func(c *Completed) string { return c.Recovery }},
+}
+
+// A variable fills one field, where that is empty, and is noted as the source.
+func TestEnvironment(t *testing.T) {
+	read := map[string]bool{}
+	for _, c := range texts {
+		read[c.variable] = true
+		all := complete(t, Config{Size: 1}, environment{c.variable: c.value})
+		for _, other := range texts {
+			want, source := "", SourceDefault
+			switch other.variable {
+			case c.variable:
+				want, source = c.effective, SourceEnvironment
+			case EnvQuorum:
+				want = QuorumMajority
+			case EnvRecovery:
+				want = RecoveryStep
+			}
+			if got := other.of(&all); got != want {
+				t.Errorf("%s=%s: %s is %q, want %q", c.variable, c.value, other.variable, got, want)
+			}
+			if got := all.Settings[other.variable].Source; got != source {
+				t.Errorf("%s=%s: %s is from %q, want %q", c.variable, c.value, other.variable, got, source)
+			}
+		}
+	}
+	for i := range options {
+		if o := &options[i]; o.text != nil && !read[o.variable] {
+			t.Errorf("%s was not read", o.variable)
+		}
+	}
+}
+
+// What a program gives is not overruled.
+func TestProgramWins(t *testing.T) {
+	given := Config{Size: 1, Transport: "shm", Net: "tcp", Interface: "lo", Secret: "mine",
+		Thresholds: "flat_max=2", AllToAllSchedule: "parallel", Algorithms: "allreduce:one_shot",
+		Links: "tcp=3:2:1", Quorum: QuorumMajority, Recovery: RecoverySurvivors}
+	set := environment{}
+	for _, c := range texts {
+		set[c.variable] = c.value
+	}
+	delete(set, rdma.EnvHCA) // no field has them
+	delete(set, rdma.EnvGIDIndex)
+	all := complete(t, given, set)
+	for variable := range set {
+		if all.Settings[variable].Source != SourceOption {
+			t.Errorf("%s: %+v", variable, all.Settings[variable])
+		}
+	}
+	all.Timeout, all.LivenessGrace = 0, 0 // they have defaults
+	if !reflect.DeepEqual(all.Config, given) {
+		t.Errorf("%+v", all.Config)
+	}
+}
+
+func TestDurations(t *testing.T) {
+	all := complete(t, Config{Size: 1}, nil)
+	if all.Timeout != 30*time.Minute || all.LivenessGrace != 10*time.Second {
+		t.Errorf("by default %v and %v", all.Timeout, all.LivenessGrace)
+	}
+	all = complete(t, Config{Size: 1, Timeout: time.Second, LivenessGrace: time.Minute}, nil)
+	if all.Timeout != time.Second || all.LivenessGrace != time.Minute {
+		t.Errorf("given, but %v and %v", all.Timeout, all.LivenessGrace)
+	}
+}
+
+// Settings are told as they were given, but for what is secret.
+func TestSettings(t *testing.T) {
+	all := complete(t, Config{Size: 1, AllToAllSchedule: "window=02", Secret: "pssst"},
+		environment{EnvNet: "tcp", EnvStore: etcdURL, EnvThresholds: "flat_max=4096"})
+	want := map[string]Setting{}
+	for _, name := range Variables() {
+		want[name] = Setting{"", SourceDefault}
+	}
+	for _, name := range elsewhere {
+		delete(want, name)
+	}
+	want[EnvSchedule] = Setting{"window=02", SourceOption}
+	want[EnvSecret] = Setting{"(hidden)", SourceOption}
+	want[EnvNet] = Setting{"tcp", SourceEnvironment}
+	want[EnvStore] = Setting{"etcd://(hidden)@192.0.2.1/job", SourceEnvironment}
+	want[EnvThresholds] = Setting{"flat_max=4096", SourceEnvironment}
+	if !reflect.DeepEqual(all.Settings, want) {
+		t.Errorf("%+v\nwant: %+v", all.Settings, want)
+	}
+}
+
+// Ranks compare what decides about plans and about who goes on, in the form that takes effect, and
+// nothing else.
+func TestSame(t *testing.T) {
+	set := environment{EnvStore: etcdURL}
+	for _, c := range texts {
+		set[c.variable] = c.value
+	}
+	const algorithms = "allreduce:two_shot,direct"
+	for _, c := range []struct {
+		environment environment
+		minSize     int
+		values      []string
+	}{
+		{nil, 0, []string{Version, "", "", "", "", "", "", "0", "majority", "step"}},
+		{set, 3, []string{Version, "tcp", "verbs", "flat_max=1", "window=2", algorithms, "tcp=1:2:3", "3",
+			"any", "all"}},
+	} {
+		var want []bootstrap.Setting
+		for i, name := range []string{"the version of GoCCL", "the transport (GOCCL_TRANSPORT)",
+			"the network (GOCCL_NET)", "GOCCL_THRESHOLDS",
+			"the all-to-all schedule (GOCCL_ALLTOALL_SCHEDULE)", "the choice of algorithms (GOCCL_ALGO)",
+			"what links cost (GOCCL_LINKS)", "the least size", "the quorum (GOCCL_QUORUM)",
+			"the recovery (GOCCL_RECOVERY)"} {
+			want = append(want, bootstrap.Setting{Name: name, Value: c.values[i]})
+		}
+		all := complete(t, Config{Size: 1, MinSize: c.minSize, Interface: "lo", GroupName: "g"},
+			c.environment)
+		if !slices.Equal(all.Same, want) {
+			t.Errorf("%q\nwant: %q", all.Same, want)
+		}
+	}
+}
+
+// What is refused is kept as it was given: `goccl info` tells what it does to RDMA.
+func TestRefusedIsKept(t *testing.T) {
+	all, err := Config{Size: 1}.Complete(environment{EnvTransport: "x"}.get)
+	if v, _ := all.Verbs(); err == nil || v.Off != `transport "x" is forced` {
+		t.Errorf("%+v, %v", v, err)
+	}
+}
+
+// A rank that is refused can still tell the others, wherever they meet.
+func TestRefusedKnowsHowToMeet(t *testing.T) {
+	for _, bad := range []environment{{EnvTransport: "x"}, {EnvRecovery: "x"}, {EnvThresholds: "x"}} {
+		set := environment{EnvStore: etcdURL, EnvSecret: "pssst", envAgentStore: "False",
+			envMasterPort: "1234"}
+		for name, value := range bad {
+			set[name] = value
+		}
+		all, err := Config{Size: 2, GroupName: "g"}.Complete(set.get)
+		if err == nil || all.Etcd == nil || all.Secret != "pssst" || all.Incarnation != "1234" {
+			t.Errorf("%v: %+v, %v", bad, all, err)
+		}
+	}
+}
+
+func TestAttemptsOfALauncher(t *testing.T) {
+	const port = envMasterPort
+	for i, c := range []struct {
+		set                         environment
+		given, incarnation, attempt string
+	}{
+		{environment{port: "1"}, "", "", ""},
+		{environment{EnvRestarts: "2", port: "1"}, "", "", "2"},
+		{environment{EnvRestarts: "2", envAgentStore: "True", port: "1"}, "", "", "2"},
+		{environment{EnvRestarts: "2", envAgentStore: "False", port: "1"}, "", "1", ""},
+		{environment{EnvRestarts: "2", envAgentStore: "False", port: "1"}, "x", "x", ""},
+		{environment{EnvRestarts: "2"}, "x", "x", ""},
+	} {
+		all := complete(t, Config{Size: 1, Incarnation: c.given}, c.set)
+		if all.Incarnation != c.incarnation || all.Attempt != c.attempt {
+			t.Errorf("%d: %q, %q", i, all.Incarnation, all.Attempt)
+		}
+	}
+}
+
+func TestVerbs(t *testing.T) {
+	for _, c := range []struct {
+		transport, net, hca, index string
+		off                        string
+		gid                        int
+		wrong                      string
+	}{
+		{gid: -1},
+		{transport: "verbs", net: "verbs", hca: "mlx5_0", index: "0"},
+		{index: "255", gid: 255},
+		{transport: "shm", off: `transport "shm" is forced`, gid: -1},
+		{transport: "tcp", net: "tcp", off: `transport "tcp" is forced`, gid: -1},
+		{net: "tcp", off: `GOCCL_NET is "tcp"`, gid: -1},
+		{transport: "verbs", net: "tcp", off: `GOCCL_NET is "tcp"`, gid: -1},
+		{index: "256", gid: -1, wrong: `init: GOCCL_IB_GID_INDEX is "256", allowed are 0 to 255`},
+		{index: "-1", gid: -1, wrong: `init: GOCCL_IB_GID_INDEX is "-1", allowed are 0 to 255`},
+		{index: "x", gid: -1, wrong: `init: GOCCL_IB_GID_INDEX is "x", allowed are 0 to 255`},
+	} {
+		all := complete(t, Config{Size: 1, Transport: c.transport, Net: c.net},
+			environment{rdma.EnvHCA: c.hca, rdma.EnvGIDIndex: c.index})
+		v, err := all.Verbs()
+		if v.Off != c.off || v.HCA != c.hca || v.GIDIndex != c.gid || (err == nil) != (c.wrong == "") ||
+			err != nil && (!errors.Is(err, fault.ErrInvalidArgument) ||
+				!strings.Contains(err.Error(), c.wrong)) {
+			t.Errorf("%+v: %+v, %v", c, v, err)
+		}
+	}
+}
+
+// An error of Init says of which group and call it is, and which ranks are to blame.
+func TestInitError(t *testing.T) {
+	c := Config{GroupName: "g", GlobalRanks: []int{4, 5}}
+	e := c.InitError(fault.ErrTimeout, errors.New("nobody is there"), 1)
+	if !errors.Is(e, fault.ErrTimeout) || e.Group != "g" || e.Operation != "init" ||
+		!slices.Equal(e.Ranks, []int{1}) || !strings.Contains(e.Error(), "init: nobody is there") {
+		t.Errorf("%+v", e)
+	}
+}
+
+// FuzzComplete checks that a configuration that is let through, from the program or from the
+// environment, is one that a communicator can have.
+func FuzzComplete(f *testing.F) {
+	f.Add(0, 1, int64(0), int64(0), "", "")
+	f.Add(1, 2, int64(time.Second), int64(time.Second), "tcp", "shm")
+	f.Fuzz(func(t *testing.T, rank, size int, timeout, grace int64, given, set string) {
+		c, err := Config{Rank: rank, Size: size, Store: bootstrap.NewMemStore(),
+			Timeout: time.Duration(timeout), LivenessGrace: time.Duration(grace), Transport: given,
+		}.Complete(func(string) string { return set })
+		if err != nil {
+			return
+		}
+		if c.Rank < 0 || c.Rank >= c.Size || c.Size > bootstrap.MaxSize || c.Timeout <= 0 ||
+			c.LivenessGrace <= 0 ||
+			c.Transport != "" && c.Transport != "shm" && c.Transport != "tcp" || c.Secret != set {
+			t.Fatalf("%+v is let through", c)
+		}
+		if given != "" && c.Transport != given {
+			t.Fatal("the environment has overruled the program")
+		}
+	})
+}

@@ -3,7 +3,8 @@
 A fork server (``python harness.py FD``) has torch imported, has no thread, and has never loaded
 the library under test. It forks ranks on request, so a rank starts in milliseconds. A World is a
 set of such ranks; it runs any number of functions one after the other, brings results, exceptions
-and exit codes back, and at a deadline shows every rank's stacks and kills what it started.
+and exit codes back, and at a deadline shows every rank's stacks and kills what it started. For
+ranks that are programs there are start() and finished().
 
 A function that a rank runs is a module-level function ``fn(rank: Rank, *args)`` of a test module.
 """
@@ -29,6 +30,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -533,6 +535,39 @@ class World:
         self.stacks(ranks)
         done = "\n".join(map(str, outcomes.values()))
         return f"ranks {ranks} did not end within {deadline:.0f} s\n{done}\n{self.logs()}"
+
+
+# -- programs
+
+
+def start(*words: str | Path, cwd: Path | None = None, **env: str) -> "subprocess.Popen[str]":
+    """Starts a program, which may be a rank. finished() brings what it prints and complains."""
+    return subprocess.Popen(
+        words, cwd=cwd, env={**os.environ, **env},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def finished(
+    *programs: "subprocess.Popen[str]", seconds: float = DEADLINE
+) -> "list[subprocess.CompletedProcess[str]]":
+    """Waits for programs. Those that have not ended by then are killed, with all that they have
+    started."""
+    end = time.monotonic() + seconds
+
+    def result(program: "subprocess.Popen[str]") -> "subprocess.CompletedProcess[str]":
+        try:
+            out, err = program.communicate(timeout=max(0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            for pid in [program.pid, *descendants(program.pid)]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            out, err = program.communicate()
+            err += f"\nit did not end within {seconds:g} s"
+        return subprocess.CompletedProcess(program.args, program.returncode, out, err)
+
+    with ThreadPoolExecutor(len(programs)) as pool:  # so that no full pipe stops one
+        return list(pool.map(result, programs))
 
 
 def _readable(fd: int, seconds: float) -> bool:

@@ -2,11 +2,11 @@
 switch."""
 
 import contextlib
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+
+import harness
 
 _NETWORK = "10.77.0"
 
@@ -58,10 +58,7 @@ class Host:
 
     def start(self, *words: str, **env: str) -> "subprocess.Popen[str]":
         """Starts a program there."""
-        return subprocess.Popen(
-            self.words(*words),
-            env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        return harness.start(*self.words(*words), **env)
 
     def close(self) -> None:
         """Takes it down."""
@@ -162,17 +159,3 @@ def hosts(count: int, directory: Path) -> Iterator[Hosts]:
             made.plug(number, "eth0", "main")
             host.run(f"ip addr add {made.address(number)}/24 dev eth0")
         yield made
-
-
-def finished(programs: "list[subprocess.Popen[str]]", seconds: float) -> list[tuple[int, str, str]]:
-    """Waits for programs: the status and what each has printed and complained."""
-    done: list[Any] = []
-    try:
-        for program in programs:
-            said, complained = program.communicate(timeout=seconds)
-            done.append((program.returncode, said, complained))
-    finally:
-        for program in programs:
-            program.kill()
-            program.wait()
-    return done

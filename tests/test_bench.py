@@ -60,7 +60,7 @@ from goccl.ranks.collectives import (
 from goccl.ranks.group import RankGroup, iterations_of
 from goccl.ranks.libraries import BENCH_LIBRARY, Library, Unavailable
 from goccl.ranks.processes import GroupFailure
-from harness import free_port
+from harness import finished, free_port, start
 
 OURS = ["goccl/shm", "goccl-c/shm"]
 
@@ -915,16 +915,7 @@ def test_suite_from_end_to_end(tmp_path: Path) -> None:
         "--iters 4 --blocks 2"
     )
     arguments = ["--suite", "host", *narrow.split()]
-    package = str(Path(bench.__file__).parents[2])
-    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    done = subprocess.run(
-        [sys.executable, "-m", "goccl.bench", *arguments],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    (done,) = finished(_started(*arguments, cwd=tmp_path))
     assert done.returncode == 0, done.stderr
     told = [line for line in done.stderr.splitlines() if line.startswith("part ")]
     assert [line.split(":")[1] for line in told] == [
@@ -957,28 +948,16 @@ def _launched(
 ) -> list[subprocess.CompletedProcess[str]]:
     """Runs a bench a rank, with these arguments, as torchrun does."""
     pytest.importorskip("torch")
-    package = str(Path(bench.__file__).parents[2])
-    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
     world = {
         "WORLD_SIZE": str(len(arguments)),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
+        "GOCCL_SOCKET_IFNAME": "lo",
     }
-
-    def run(rank: int) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "goccl.bench", *arguments[rank]],
-            cwd=tmp_path,
-            env=os.environ
-            | {"PYTHONPATH": os.pathsep.join(paths), "GOCCL_SOCKET_IFNAME": "lo", "RANK": str(rank)}
-            | world,
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
-
-    with ThreadPoolExecutor(len(arguments)) as pool:
-        return list(pool.map(run, range(len(arguments))))
+    ranks = enumerate(arguments)
+    return finished(
+        *(_started(*words, cwd=tmp_path, RANK=str(rank), **world) for rank, words in ranks)
+    )
 
 
 def test_ranks_of_a_launcher(tmp_path: Path) -> None:
@@ -1371,17 +1350,12 @@ def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def _started(*arguments: str) -> subprocess.Popen[str]:
-    """A bench in a process of its own, whose output and messages are pipes."""
+def _started(*arguments: str, cwd: Path | None = None, **env: str) -> subprocess.Popen[str]:
+    """A bench in a process of its own."""
     package = str(Path(bench.__file__).parents[2])
-    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return subprocess.Popen(
-        [sys.executable, "-m", "goccl.bench", *arguments],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    paths = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
+    words = [sys.executable, "-m", "goccl.bench", *arguments]
+    return start(*words, cwd=cwd, PYTHONPATH=paths, **env)
 
 
 _SMALL = ["allreduce", "--through", "c", "--transport", "shm", "--peers", "", "--sizes", "4"]

@@ -5,7 +5,6 @@ import contextlib
 import gc
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -728,23 +727,9 @@ def torchrun(script, *args, ranks=2, options=(), env=None):
         f"--nproc-per-node={ranks}",
         *options,
     ]
-    process = subprocess.Popen(
-        [*command, str(script), *args],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
-    )
-    try:
-        out, err = process.communicate(timeout=harness.DEADLINE)
-    except subprocess.TimeoutExpired:
-        # Its workers are leaders of sessions of their own.
-        for pid in [*harness.descendants(process.pid), process.pid]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        out, err = process.communicate()
-        err += f"\ntorchrun did not end within {harness.DEADLINE} s"
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
+    environment = {"OMP_NUM_THREADS": "1", **(env or {})}
+    (done,) = harness.finished(harness.start(*command, str(script), *args, **environment))
+    return done
 
 
 def test_by_name_alone_under_torchrun(tmp_path):

@@ -593,14 +593,14 @@ def test_a_plot_that_could_not_be_drawn_is_refused_before_anything_is_measured(m
 
 def test_command_ends_though_a_rank_of_its_own_is_stopped():
     words = [sys.executable, "-m", "goccl", "doctor", "--ranks", "3", "--wait", "10"]
-    command = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = harness.start(*words)
     started = harness.until(
         lambda: len(found := harness.descendants(command.pid)) == 3 and found, 60
     )
     os.kill(max(started), signal.SIGSTOP)
-    said, complained = command.communicate(timeout=120)
-    assert command.returncode == 1, complained
-    assert "rank 2" in said.partition("ODD")[2], said
+    (done,) = harness.finished(command)
+    assert done.returncode == 1, done.stderr
+    assert "rank 2" in done.stdout.partition("ODD")[2], done.stdout
     for pid in started:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -609,17 +609,10 @@ def test_command_ends_though_a_rank_of_its_own_is_stopped():
 def test_command_under_a_launcher(tmp_path):
     env = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(harness.free_port())}
     words = [sys.executable, "-m", "goccl", "doctor", "--wait", "30"]
-    ranks = [
-        subprocess.Popen(
-            words, env={**os.environ, **env, "RANK": str(rank)}, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(3)
-    ]  # fmt: skip
-    said = [rank.communicate(timeout=120) for rank in ranks]
-    assert [rank.returncode for rank in ranks[1:]] == [0, 0], said
-    assert said[0][0].startswith("3 ranks, 1 host: "), said
-    assert [out for out, _ in said[1:]] == ["", ""]
+    ranks = [harness.start(*words, **env, RANK=str(rank)) for rank in range(3)]
+    first, *others = harness.finished(*ranks)
+    assert [(rank.returncode, rank.stdout) for rank in others] == [(0, "")] * 2, others
+    assert first.stdout.startswith("3 ranks, 1 host: "), first
 
 
 def test_command_whose_store_cannot_be_reached():

@@ -18,7 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from goccl import cli
-from harness import free_port
+from harness import finished, free_port, start
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -237,14 +237,10 @@ def test_several_hosts():
     """Two launchers, as on two hosts."""
     endpoint = f"127.0.0.1:{free_port()}"
     program = ["examples/howto/several_hosts.sh", endpoint, "examples/allreduce.py"]
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    hosts = [
-        subprocess.Popen(program, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    printed = [host.communicate(timeout=120)[0] for host in hosts]
-    assert [host.returncode for host in hosts] == [0, 0]
-    assert sorted("".join(printed).splitlines()) == [
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    hosts = finished(*(start(*program, cwd=ROOT, PATH=path) for _ in range(2)))
+    assert [host.returncode for host in hosts] == [0, 0], hosts
+    assert sorted("".join(host.stdout for host in hosts).splitlines()) == [
         f"rank {r} of 2: tensor([3.])" for r in range(2)
     ]
 

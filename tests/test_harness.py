@@ -57,3 +57,11 @@ def test_what_a_rank_told_before_its_end_is_heard(make_world):
     assert [world.told(r) for r in range(2)] == ["first"] * 2
     returned, killed = world.finish()
     assert (returned.value, killed.exitcode) == ("the end", -signal.SIGKILL)
+
+
+def test_programs_that_do_not_end_are_killed_with_what_they_have_started():
+    """What a program has started holds its pipes, so that its output would not end."""
+    (ended,) = harness.finished(harness.start("sh", "-c", "echo said"))
+    assert (ended.returncode, ended.stdout) == (0, "said\n")
+    (stuck,) = harness.finished(harness.start("sh", "-c", "sleep 1000 & wait"), seconds=0.5)
+    assert (stuck.returncode, stuck.stderr) == (-signal.SIGKILL, "\nit did not end within 0.5 s")

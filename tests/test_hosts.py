@@ -11,7 +11,8 @@ import oracle
 import pytest
 import torch
 import torch.distributed as dist
-from hosts import NoHosts, finished, hosts
+from harness import finished
+from hosts import NoHosts, hosts
 
 # Prints what a rank sees: the sum of the ranks' numbers, and how it is joined with them.
 PROGRAM = """
@@ -70,9 +71,9 @@ def test_doctor_names_what_is_wrong_between_hosts(make_hosts, tmp_path):
         "--json",
         str(tmp_path / "out"),
     ]
-    done = finished(network.start(sys.executable, *words), 200)
-    assert [status for status, *_ in done] == [1, 0, 0, 0], done
-    assert done[0][1].startswith("4 ranks, 4 hosts: ")
+    done = finished(*network.start(sys.executable, *words))
+    assert [rank.returncode for rank in done] == [1, 0, 0, 0], done
+    assert done[0].stdout.startswith("4 ranks, 4 hosts: ")
     told = json.loads((tmp_path / "out").read_text())
     assert [told["ranks"][str(rank)]["host"] for rank in range(4)] == [
         f"node{rank}" for rank in range(4)
@@ -94,28 +95,28 @@ def test_doctor_names_what_is_wrong_between_hosts(make_hosts, tmp_path):
 
 def test_a_group_tells_its_hosts_and_interface(make_hosts):
     network = make_hosts(2)
-    done = finished(network.start(sys.executable, "-c", PROGRAM, GOCCL_DEBUG="INFO"), 100)
-    assert [status for status, *_ in done] == [0, 0], done
-    for rank, (_, printed, logged) in enumerate(done):
-        names, transports, interface, total = json.loads(printed)
+    done = finished(*network.start(sys.executable, "-c", PROGRAM, GOCCL_DEBUG="INFO"))
+    assert [rank.returncode for rank in done] == [0, 0], done
+    for rank, program in enumerate(done):
+        names, transports, interface, total = json.loads(program.stdout)
         assert names == ["node0", "node1"]
         assert transports == ["self" if peer == rank else "tcp" for peer in range(2)]
         assert (interface, total) == ("eth0", 1.0)
-        assert f" node{rank}:" in logged, "the log's lines begin with the host"
+        assert f" node{rank}:" in program.stderr, "the log's lines begin with the host"
 
 
 def test_an_interface_that_a_host_lacks_is_told_with_those_it_has(make_hosts):
     network = make_hosts(2)
     network.plug(1, "ib0", "main")
-    done = finished(network.start(sys.executable, "-c", PROGRAM, GOCCL_SOCKET_IFNAME="ib0"), 100)
-    assert all(status for status, *_ in done), done
+    done = finished(*network.start(sys.executable, "-c", PROGRAM, GOCCL_SOCKET_IFNAME="ib0"))
+    assert all(rank.returncode for rank in done), done
     assert (
         'interface is "ib0" (from the option or GOCCL_SOCKET_IFNAME), this host has lo, eth0'
-        in done[0][2]
+        in done[0].stderr
     )
     assert (
         'interface is "ib0" (from the option or GOCCL_SOCKET_IFNAME), which has no address'
-        in done[1][2]
+        in done[1].stderr
     )
 
 
@@ -182,12 +183,10 @@ def test_same_bits_however_ranks_are_numbered(make_hosts):
     network = make_hosts(2)
     ranks = Path(__file__).parent / "softroce" / "ranks.py"
     words = [str(ranks), "--local", str(LOCAL), "test_hosts.run_both_numberings"]
-    done = finished(
-        network.start(sys.executable, *words, GOCCL_DEBUG="INFO", OMP_NUM_THREADS="1"), 100
-    )
-    assert [status for status, *_ in done] == [0, 0], done
-    for _, _, logged in done:
-        made = re.findall("a group is made .*", logged)
+    done = finished(*network.start(sys.executable, *words, GOCCL_DEBUG="INFO", OMP_NUM_THREADS="1"))
+    assert [host.returncode for host in done] == [0, 0], done
+    for host in done:
+        made = re.findall("a group is made .*", host.stderr)
         worse = [line for line in made if "numbering=" in line]
         assert len(made) == LOCAL * (1 + 2 * len(ALGORITHMS))
         assert len(worse) == LOCAL * len(ALGORITHMS), "those in turn, and no others"

@@ -1658,7 +1658,7 @@ def test_process_with_threads_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(adapters, "adapter", lambda _: Threaded())
     try:
         with pytest.raises(RuntimeError, match=r"x has \d+ threads when it is imported"):
-            worker.main(["nobody listens", adapters.__name__, "x", "0", "1"])
+            worker.main(["nobody listens", adapters.__name__, "x", "fork"])
     finally:
         over.set()
         thread.join()

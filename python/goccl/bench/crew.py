@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import signal
 import socket
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -60,30 +57,20 @@ class Crew(Processes):
         return times | self._gain()
 
     def close(self) -> None:
-        if self._process and self._process.stdin:
-            self._process.stdin.close()
         self._listener.close()
         super().close()
 
     def _start(self) -> None:
-        if self.library.launcher:
-            self._spawn("goccl.bench.member", [self._address, self.library.name])
-        else:
-            arguments = [self._address, self.library.name, "fork"]
-            self._spawn("goccl.bench.member", arguments, subprocess.PIPE)
+        self._spawn("goccl.bench.member", self._address, self.library.name)
+        self._fork(self._ranks, more=True)
         for _ in range(self._ranks):
-            self._enter(forks=not self.library.launcher)
+            self._enter()
         self._ask_all("begin", self._members, sum(self._values.values()))
         self._answers(self._members)
         self._note_segments()
 
-    def _enter(self, *, forks: bool) -> Member:
+    def _enter(self) -> Member:
         """One process more, once it has loaded the library."""
-        if forks:
-            assert self._process is not None
-            assert self._process.stdin is not None
-            self._process.stdin.write(b"f")
-            self._process.stdin.flush()
         deadline = time.monotonic() + START_TIMEOUT
         member = self._accept(self._listener, self._ranks, deadline)
         self._values[member] = self._next_value
@@ -105,7 +92,7 @@ class Crew(Processes):
         self._collect(time.monotonic() + self._timeout)  # all have begun to sum
         time.sleep(delay)
         killed = time.monotonic_ns()
-        signal.pidfd_send_signal(victim.pidfd, signal.SIGKILL)
+        victim.kill()
         self._drop(victim)
         answers = self._answers(survivors)
         done = max(answer["done"] for answer in answers)
@@ -120,9 +107,10 @@ class Crew(Processes):
         ranks, total = len(members) + 1, sum(self._values.values()) + self._next_value
         if self.library.launcher:  # the members start it
             self._ask_all("admit", members, total, ranks)
-            newcomer = self._enter(forks=False)
+            newcomer = self._enter()
         else:
-            newcomer = self._enter(forks=True)
+            self._fork(1, more=True)
+            newcomer = self._enter()
             self._ask_all("admit", members, total, ranks)
         self._tell(newcomer, self._request("join", ranks - 1, ranks, total))
         answers = self._answers(self._members)
@@ -158,8 +146,7 @@ class Crew(Processes):
     def _drop(self, member: Member) -> None:
         self._members.remove(member)
         del self._values[member]
-        member.sock.close()
-        os.close(member.pidfd)
+        member.close()
 
 
 def _ms(begun: int, ended: int) -> float:

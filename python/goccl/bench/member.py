@@ -7,20 +7,17 @@ reads.
 
 from __future__ import annotations
 
-import gc
-import os
-import signal
 import socket
-import sys
 import time
 import traceback
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from goccl.ranks import wire
+from goccl.ranks.children import fork_on_request
 from goccl.ranks.libraries import Unavailable
-from goccl.ranks.standalone import end_with, require_one_thread
 
 from .elastic import Elastic, Setup, View, class_of
 
@@ -87,22 +84,11 @@ def main(argv: list[str]) -> int:
 
     argv: the coordinator's socket, the library's name, and "fork" where processes are to be forked.
     """
-    address, name, *fork = argv
+    address, name, *forks = argv
     library = class_of(name)
     library.load()
-    if not fork:
-        return _run(address, library, argv)
-    require_one_thread(name)
-    gc.freeze()  # else the collector writes to the memory that the members share
-    own = os.getpid()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who dies is not waited for
-    while os.read(sys.stdin.fileno(), 1):
-        if os.fork() == 0:
-            end_with(own)
-            os.close(sys.stdin.fileno())
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            os._exit(_run(address, library, argv))
-    return 0
+    run = partial(_run, address, library, argv)
+    return fork_on_request(name, run) if forks else run()
 
 
 def _run(address: str, library: type[Elastic], argv: list[str]) -> int:

@@ -3,18 +3,16 @@ environment."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import re
-import select
-import signal
 import socket
-import sys
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+from goccl.ranks.children import Child, fork
 
 _PORT = 29500  # as of torchrun
 _PORTS = 20000  # below those that systems give out by themselves
@@ -122,12 +120,12 @@ def start_local(size: int, run: Callable[[Place], int], limit: float) -> int:
         limit: seconds after which they are killed.
     """
     dist: Any = importlib.import_module("torch.distributed")
-    children: list[_Child] = []
+    children: list[Child] = []
     with socket.create_server((_LOOPBACK, 0)) as listener:
         port = listener.getsockname()[1]
         try:
             places = (Place(rank, size, _LOOPBACK, port, served=True) for rank in range(size))
-            children.extend(_fork(place, run) for place in places)
+            children.extend(Child(fork(partial(run, place))) for place in places)
             # The children have been made: a store has threads, with which a process must not fork.
             store = dist.TCPStore(
                 _LOOPBACK,
@@ -143,47 +141,6 @@ def start_local(size: int, run: Callable[[Place], int], limit: float) -> int:
         finally:
             for child in children:
                 child.kill()
+                child.close()
+                os.waitpid(child.pid, 0)
     return status
-
-
-class _Child:
-    """A rank that this process has started."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._pidfd = os.pidfd_open(pid)
-
-    def wait(self, limit: float) -> int:
-        """Returns the status that a shell would give; that of SIGKILL where it has not ended in
-        time."""
-        ended, _, _ = select.select([self._pidfd], [], [], limit)
-        if not ended:
-            return 128 + signal.SIGKILL
-        # It stays a zombie, so that its number stays its own.
-        info = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOWAIT)
-        assert info is not None
-        return info.si_status if info.si_code == os.CLD_EXITED else 128 + info.si_status
-
-    def kill(self) -> None:
-        """Ends it at once, if it has not ended, and forgets it."""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-        os.close(self._pidfd)
-        os.waitpid(self._pid, 0)
-
-
-def _fork(place: Place, run: Callable[[Place], int]) -> _Child:
-    pid = os.fork()
-    if pid:
-        return _Child(pid)
-    status = 1
-    try:
-        status = run(place)
-    except KeyboardInterrupt:
-        status = 128 + signal.SIGINT
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)

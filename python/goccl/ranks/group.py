@@ -150,13 +150,13 @@ class RankGroup(Processes):
         ):
             listener.bind("\0" + address)
             listener.listen(len(self._here))
-            ranks = [] if self.library.launcher else [str(rank) for rank in self._here]
-            library = [self.library.adapters, self.library.name]
-            self._spawn("goccl.ranks.worker", [address, *library, *ranks])
-            for _ in self._here:
+            library = self.library
+            self._spawn("goccl.ranks.worker", address, library.adapters, library.name)
+            self._fork(len(self._here), more=False)
+            for rank in self._here:
                 member = self._accept(listener, len(self._here), deadline)
                 socket.send_fds(member.sock, [b"F"], fds)
-                wire.send(member.sock, setup)
+                wire.send(member.sock, setup | {"rank": rank})
             self._collect(deadline)
 
     @contextlib.contextmanager

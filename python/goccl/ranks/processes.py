@@ -13,13 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from . import wire
+from .children import Child
 from .libraries import Library, Unavailable
 
 if TYPE_CHECKING:
@@ -43,14 +43,17 @@ class _Folder(tempfile.TemporaryDirectory[str]):
         super().__init__(prefix="goccl-bench-", ignore_cleanup_errors=True)
 
 
-@dataclass(eq=False)
-class Member:
+class Member(Child):
     """A rank's process, and the connection to it. rank: -1 while it is not known."""
 
-    sock: socket.socket
-    pid: int
-    pidfd: int
-    rank: int
+    def __init__(self, pid: int, sock: socket.socket) -> None:
+        super().__init__(pid)
+        self.sock = sock
+        self.rank = -1
+
+    def close(self) -> None:
+        self.sock.close()
+        super().close()
 
 
 class Processes:
@@ -80,6 +83,8 @@ class Processes:
     def close(self) -> None:
         """Ends all processes: in good order where the group is healthy, by signals where it is
         not."""
+        if self._process and self._process.stdin:
+            self._process.stdin.close()
         if self._healthy:
             for member in self._members:
                 with contextlib.suppress(OSError):
@@ -92,15 +97,13 @@ class Processes:
                 self._kill_all(signal.SIGTERM)
                 self._wait_all(_GRACE)
         for member in self._members:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(member.pidfd, signal.SIGKILL)
+            member.kill()
         self._wait_all(0.5)  # who has forked them waits for them
         self._kill_all(signal.SIGKILL)
         if self._process:
             self._process.wait()
         for member in self._members:
-            member.sock.close()
-            os.close(member.pidfd)
+            member.close()
         self._members.clear()
         self._process = None
         self._log.close()
@@ -109,10 +112,8 @@ class Processes:
         if self._folder:
             self._folder.cleanup()
 
-    def _spawn(
-        self, module: str, arguments: Iterable[str], stdin: int = subprocess.DEVNULL
-    ) -> None:
-        """Starts a module, by the library's launcher where it has one."""
+    def _spawn(self, module: str, *arguments: str) -> None:
+        """Starts a module, which runs a rank: by the library's launcher, or in forks of it."""
         # NumPy would ask for huge pages, which other memory has only where all has.
         environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMPY_MADVISE_HUGEPAGE": "0"}
         if self._folder:
@@ -121,16 +122,25 @@ class Processes:
         if own := self.library.environment.get("PYTHONPATH"):
             paths = (own, os.environ.get("PYTHONPATH"))
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        program = [sys.executable, STANDALONE, module]
+        program = [sys.executable, STANDALONE, module, *arguments]
+        forks = not self.library.launcher
         # A session of its own: Ctrl-C reaches the coordinator only, which then ends the ranks.
         self._process = subprocess.Popen(
-            [*self.library.launcher, *program, *arguments],
+            [*self.library.launcher, *program, *(["fork"] if forks else [])],
             env=environment,
-            stdin=stdin,
+            stdin=subprocess.PIPE if forks else subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
             start_new_session=True,
         )
+
+    def _fork(self, number: int, *, more: bool) -> None:
+        """Has so many ranks forked, where there is no launcher. more: others may follow."""
+        if self._process and self._process.stdin:
+            with contextlib.suppress(BrokenPipeError):  # who forks them has ended: see _accept()
+                os.write(self._process.stdin.fileno(), bytes(number))
+            if not more:
+                self._process.stdin.close()  # it ends with the last of them, then
 
     def _accept(self, listener: socket.socket, wanted: int, deadline: float) -> Member:
         """The next of as many ranks as are wanted."""
@@ -156,7 +166,7 @@ class Processes:
                 sock.close()
                 continue
             sock.settimeout(_GRACE)
-            member = Member(sock, pid, os.pidfd_open(pid), -1)
+            member = Member(pid, sock)
             self._members.append(member)
             return member
 
@@ -247,7 +257,7 @@ class Processes:
 
     def _all_gone(self) -> bool:
         running = self._process is not None and self._process.poll() is None
-        return not running and not any(_alive(member) for member in self._members)
+        return not running and all(member.has_ended() for member in self._members)
 
     def _kill_all(self, number: signal.Signals) -> None:
         if self._process:
@@ -268,9 +278,3 @@ def _named_segments(pid: int) -> set[Path]:
         return set()
     names = {line.split(maxsplit=5)[5] for line in maps.splitlines() if " /dev/shm/" in line}
     return {Path(name) for name in names if not name.endswith(" (deleted)")}
-
-
-def _alive(member: Member) -> bool:
-    poll = select.poll()  # select() takes no descriptor from 1024 on
-    poll.register(member.pidfd, select.POLLIN)
-    return not poll.poll(0)

@@ -12,20 +12,20 @@ from __future__ import annotations
 
 import gc
 import importlib
-import os
 import socket
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from . import barrier, capi, wire
 from .adapters import Adapter, Setup
 from .buffers import DTYPES, Buffer
+from .children import fork_on_request
 from .collectives import TWICE, Segment, counted, expected, layout
 from .libraries import Unavailable
-from .standalone import end_with, require_one_thread
 
 _MOST_FDS = 253  # that a message can carry
 
@@ -140,26 +140,17 @@ def _serve(sock: socket.socket, rank: _Rank) -> None:
 def main(argv: list[str]) -> int:
     """Runs ranks until the coordinator says that they may go, or is gone.
 
-    argv: the coordinator's socket, the library's adapters and name and, where no MPI tells it, the
-        ranks.
+    argv: the coordinator's socket, the library's adapters and name, and "fork" where ranks are to
+        be forked.
     """
-    address, adapters, name, *ranks = argv
+    address, adapters, name, *forks = argv
     library: Adapter = importlib.import_module(adapters).adapter(name)
     library.load()
-    if not ranks:
-        return _run(address, library, -1)
-    own = os.getpid()
-    require_one_thread(name)
-    gc.freeze()  # else the collector writes to the memory that the ranks share
-    for rank in ranks:
-        if os.fork() == 0:
-            end_with(own)
-            return _run(address, library, int(rank))
-    ends = [os.wait()[1] for _ in ranks]
-    return int(any(ends))
+    run = partial(_run, address, library)
+    return fork_on_request(name, run) if forks else run()
 
 
-def _run(address: str, library: Adapter, rank: int) -> int:
+def _run(address: str, library: Adapter) -> int:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.connect("\0" + address)
     _, fds, _, _ = socket.recv_fds(sock, 1, _MOST_FDS)
@@ -172,7 +163,7 @@ def _run(address: str, library: Adapter, rank: int) -> int:
         library.meet(
             Setup(
                 ranks=setup["ranks"],
-                rank=rank,
+                rank=setup["rank"],
                 store_host=setup["store_host"],
                 store_port=setup["store_port"],
                 store_fd=store_fd,

@@ -99,6 +99,13 @@ type tasks struct {
 	ended bool // no task begins any more
 }
 
+// tuneOptions are what the settings, and what links carry, say of how data moves.
+func tuneOptions(config *Config) tune.Options {
+	return tune.Options{Thresholds: config.Thresholds, Schedule: config.AllToAllSchedule,
+		Algorithms: config.Algorithms, Links: config.Links,
+		LongMost: transport.MaxData - exec.MessageHeader}
+}
+
 // newEpoch makes an epoch with its memory. Nobody knows of it before open.
 func (c *Comm) newEpoch(ranks roster.Roster, number uint32) (*epoch, error) {
 	e := &epoch{ofComm: ofComm{c}, Roster: ranks, number: number, attached: make(chan struct{}),

@@ -21,8 +21,8 @@ type packageRule struct {
 // it here. A pure one takes data and returns data: it does nothing and waits for
 // nothing, and nor does what it imports.
 var packages = []packageRule{
-	{"core", "config collective p2p work memory roster order membership meeting tune call fault plan " +
-		"reduce exec address transport bootstrap bootstrap/etcd logs internal/cpus internal/plain " +
+	{"core", "config collective p2p work memory roster order membership meeting tune call fault " +
+		"plan reduce exec address transport bootstrap bootstrap/etcd logs internal/cpus internal/plain " +
 		"internal/printable", false},
 	{"config", "tune fault plan address transport bootstrap bootstrap/etcd logs internal/printable",
 		false},

@@ -193,7 +193,7 @@ enum {
   GOCCL_GLANCES = 8, /* polls between two looks at where the peer runs */
   GOCCL_GIVEN_MOST = 64,
   GOCCL_YIELD_MOST = 1000000, /* ns: see goccl_poll */
-  GOCCL_SPIN_TURN = 100000 /* ns */
+  GOCCL_SPIN_TURN = 100000    /* ns */
 };
 
 /* The channels of a rank to all others, over one part of the windows. */

@@ -60,7 +60,7 @@ func TestAllocRefuses(t *testing.T) {
 // Nothing of an arena is left when nobody uses it: neither communicators nor what is allocated.
 func TestArenaEnds(t *testing.T) {
 	a := newArenas(t)
-	if must(a.Acquire()) != must(a.Acquire()) {
+	if first, second := must(a.Acquire()), must(a.Acquire()); first != second {
 		t.Error("there are two arenas")
 	}
 	var all []unsafe.Pointer

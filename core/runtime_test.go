@@ -227,7 +227,7 @@ func fewBytesOfFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	few := old
-	few.Cur = 4 << 20 // less than a window, and more than the log of the tests
+	few.Cur = 9 << 20 // less than a window, and more than the log of the tests
 	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &few); err != nil {
 		t.Fatal(err)
 	}

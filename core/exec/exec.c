@@ -109,7 +109,7 @@ static int shares_cpu(goccl_lane *lane, int32_t peer) {
 /* Gives the CPU away, once more of so many times. Returns 0 when the wait is to make no more. */
 static int give(goccl_polls *polls, uint32_t *times, uint32_t most) {
   if (*times >= most) return 0;
-  uint64_t t = now();
+  uint64_t t = coarse_now();
   if (*times > 0 && t - polls->gave > GOCCL_YIELD_MOST) {
     *times = most;
     return 0;

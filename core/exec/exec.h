@@ -185,15 +185,15 @@ typedef struct {
   uint32_t turns;  /* yields in between spins */
   uint32_t given;  /* yields to a peer on the same CPU */
   uint32_t yields; /* yields in a row */
-  uint64_t gave;   /* when the last of these two kinds began */
+  uint64_t gave;   /* when the last of these two kinds began, by the coarse clock */
 } goccl_polls;
 
 enum {
   GOCCL_LOOKS = 64,
-  GOCCL_GLANCES = 8, /* polls between two looks at where the peer runs */
+  GOCCL_GLANCES = 16, /* polls between two looks at where the peer runs */
   GOCCL_GIVEN_MOST = 64,
-  GOCCL_YIELD_MOST = 1000000, /* ns: see goccl_poll */
-  GOCCL_SPIN_TURN = 100000    /* ns */
+  GOCCL_YIELD_MOST = 10000000, /* ns: see goccl_poll */
+  GOCCL_SPIN_TURN = 100000     /* ns */
 };
 
 /* The channels of a rank to all others, over one part of the windows. */
@@ -371,7 +371,7 @@ int goccl_sleep(goccl_bell *bell, uint32_t value, uint64_t ns, int *napped);
  * to do. `until`: as of goccl_run.
  *
  * A wait in which a yield took long makes no more of them: a busy program has the CPU. Each would
- * hand it over for milliseconds, and for half a second where the waiter has nice level 19. One that
+ * hand it over for half a second where the waiter has nice level 19. One that
  * sleeps is given a CPU soon after it is woken. */
 enum { GOCCL_ANY = -1 };
 int goccl_poll(goccl_lane *lane, int32_t peer, goccl_polls *polls, int waits, uint64_t until);

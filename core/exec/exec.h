@@ -213,6 +213,11 @@ typedef struct {
   goccl_patience patience;
 } goccl_lane;
 
+/* Whether every wait on the lane is to be left. */
+static inline int goccl_stopped(const goccl_lane *lane) {
+  return (__atomic_load_n(lane->news, __ATOMIC_RELAXED) & GOCCL_STOPPED) != 0;
+}
+
 /* Where a message's payload lies. */
 enum {
   GOCCL_BEHIND /* its slot's first line */,
@@ -371,8 +376,8 @@ int goccl_sleep(goccl_bell *bell, uint32_t value, uint64_t ns, int *napped);
  * to do. `until`: as of goccl_run.
  *
  * A wait in which a yield took long makes no more of them: a busy program has the CPU. Each would
- * hand it over for half a second where the waiter has nice level 19. One that
- * sleeps is given a CPU soon after it is woken. */
+ * hand it over for half a second where the waiter has nice level 19. One that sleeps is given a CPU
+ * soon after it is woken. */
 enum { GOCCL_ANY = -1 };
 int goccl_poll(goccl_lane *lane, int32_t peer, goccl_polls *polls, int waits, uint64_t until);
 

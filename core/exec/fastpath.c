@@ -127,7 +127,7 @@ int goccl_fast_path_call(goccl_fast_path *s, uint64_t handle, const goccl_operat
  */
 static int connected(const goccl_sends *s, uint32_t peer) {
   return __atomic_load_n(&s->mail->peers[peer].to, __ATOMIC_ACQUIRE) != NULL &&
-         !(__atomic_load_n(s->mail->lane->news, __ATOMIC_RELAXED) & GOCCL_STOPPED);
+         !goccl_stopped(s->mail->lane);
 }
 
 /* Not without bytes: then there is no last piece, by which the receiver knows that all has gone. */
@@ -137,8 +137,7 @@ static int by_pipe(const goccl_sends *s, const goccl_message_call *m) {
 
 /* Whether a caller may wait here for a peer: nobody else wants to come in, or to end it. */
 static int may_wait(const goccl_sends *s) {
-  return !__atomic_load_n(&s->gate.shut, __ATOMIC_RELAXED) &&
-         !(__atomic_load_n(s->mail->lane->news, __ATOMIC_RELAXED) & GOCCL_STOPPED);
+  return !__atomic_load_n(&s->gate.shut, __ATOMIC_RELAXED) && !goccl_stopped(s->mail->lane);
 }
 
 /* Sends through the pipe, if the peer is in the receive. What is not eager waits a little for it to

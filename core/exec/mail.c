@@ -48,7 +48,7 @@ static int await(const goccl_mail *mail, const event *e, goccl_polls *polls, uin
   goccl_bell *bell = lane->bell;
   for (;;) {
     int moved, seen = look(mail, e, &moved);
-    while (seen < 0 && !(__atomic_load_n(lane->news, __ATOMIC_RELAXED) & GOCCL_STOPPED) &&
+    while (seen < 0 && !goccl_stopped(lane) &&
            goccl_poll(lane, awaited(e), polls, e->waits, until)) {
       seen = look(mail, e, &moved);
       if (moved) goccl_polled(&lane->patience, polls, 1);

@@ -63,8 +63,7 @@ static uint64_t counted(const uint64_t *counter, uint64_t number) {
 
 /* Makes one more poll for the other side. Returns 0 when this one has been patient enough. */
 static int stays(goccl_lane *lane, int32_t peer, goccl_polls *polls) {
-  return !(__atomic_load_n(lane->news, __ATOMIC_RELAXED) & GOCCL_STOPPED) &&
-         goccl_poll(lane, peer, polls, 1, GOCCL_YIELD);
+  return !goccl_stopped(lane) && goccl_poll(lane, peer, polls, 1, GOCCL_YIELD);
 }
 
 static uint64_t min(uint64_t a, uint64_t b) { return a < b ? a : b; }

@@ -21,19 +21,17 @@ static inline void cpu_pause(void) {
  * it is the instruction of an acquire. */
 static inline uint64_t acquire(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }
 
-/* CLOCK_MONOTONIC, in nanoseconds. */
-static inline uint64_t now(void) {
+/* A clock, in nanoseconds. */
+static inline uint64_t read_clock(clockid_t clock) {
   struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(clock, &t);
   return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* The same by a clock that is read in a tenth of the time, and moves by some milliseconds. */
-static inline uint64_t coarse_now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
+static inline uint64_t now(void) { return read_clock(CLOCK_MONOTONIC); }
+
+/* The same, read in a tenth of the time; it moves by some milliseconds. */
+static inline uint64_t coarse_now(void) { return read_clock(CLOCK_MONOTONIC_COARSE); }
 
 /* Between processes: without FUTEX_PRIVATE_FLAG. */
 static inline int futex_wait(uint32_t *word, uint32_t value, uint64_t ns) {

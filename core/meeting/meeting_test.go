@@ -157,7 +157,11 @@ func TestVerdictAfterTheNextHasBegun(t *testing.T) {
 	request := joiner.request(joins, 0)
 	reply := make(chan []byte)
 	go func() { reply <- m.Answer(context.Background(), n.topic, request) }()
+	begun := time.Now()
 	for came := false; !came; time.Sleep(time.Millisecond) {
+		if time.Since(begun) > time.Minute {
+			t.Fatal("the joiner does not come")
+		}
 		m.mu.Lock()
 		if came = n.parts[1] != nil; came {
 			n.conclude(verdict{epoch: 4})

@@ -278,7 +278,7 @@ def run_in_c(rank, ids):
 
 
 def test_c(make_world, make_etcd):
-    code = "from goccl.bench.capi import Core; print(Core().unique_id().hex())"
+    code = "from goccl.ranks.capi import Core; print(Core().unique_id().hex())"
     ids = [
         bytes.fromhex(subprocess.check_output([sys.executable, "-c", code], text=True))
         for _ in range(2)

@@ -735,7 +735,7 @@ static int message_of(const api_operation *o, const goccl_fast_path *path, int w
   const void *data = o->collective == API_SEND ? o->in.block : o->out.block;
   if ((unsigned)o->dtype >= GOCCL_DTYPE_COUNT || (data == NULL && o->count > 0)) return 0;
   uint64_t size = dtype_size[o->dtype];
-  if (o->count > GOCCL_PACKET_MAX / size || o->tag < 0 || o->root < 0 ||
+  if (o->count > INT64_MAX / size || o->tag < 0 || o->root < 0 ||
       (uint32_t)o->root >= path->ranks || (uint32_t)o->root == path->rank)
     return 0;
   *m = (goccl_message_call){.peer = (uint32_t)o->root,

@@ -117,7 +117,7 @@ func (c *Comm) newEpoch(ranks roster.Roster, number uint32) (*epoch, error) {
 	config := c.config
 	at := e.Peers.Places(config.Transport)
 	options := tuneOptions(&config.Config)
-	options.SingleCopy, options.FastReads = e.SingleCopy, e.FastReads
+	options.SingleCopy, options.Reads = e.SingleCopy, e.Reads
 	options.Ports = e.Peers.Ports()
 	var err error
 	e.shape, err = tune.New(tune.Survey(at), e.Rank, options)
@@ -143,7 +143,7 @@ func (c *Comm) newEpoch(ranks roster.Roster, number uint32) (*epoch, error) {
 		Chunk: e.shape.Chunk, LaterChunk: e.shape.SendChunk, Near: e.shape.Near(),
 		NearChunk: e.shape.NearChunk, Sharing: e.Sharing(),
 		Mailbox: exec.MailboxFor(e.shape.EagerMax), Bounce: exec.BounceFor(e.shape.EagerMax),
-		Pipe: e.shape.PipeSlot}
+		Pipe: e.shape.Pipe}
 	if e.window, err = exec.NewWindow(layout, e.Rank, e.Peers.SharesMemory(), e.waiting); err != nil {
 		return nil, err
 	}
@@ -320,7 +320,8 @@ func (c *epoch) open() error {
 // agree settles what all ranks have answered yes to: before the epoch is opened.
 func (e *epoch) agree(unanimous bootstrap.Answers) {
 	e.Roster.Agree(roster.Answers(unanimous))
-	e.shape.Agree(e.SingleCopy, e.FastReads)
+	e.shape.Agree(e.SingleCopy, e.Reads)
+	e.p2p.Agreed()
 }
 
 // message says what an operation is, in what all ranks know of it.

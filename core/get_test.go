@@ -18,6 +18,7 @@ import (
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/internal/logtest"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/tune"
 )
 
 const getAll = "get_min=1,send_get_min=1"
@@ -53,28 +54,38 @@ func TestGets(t *testing.T) {
 
 // What nobody has asked for is got only where that has been measured to be faster.
 func TestGetsWhereReadsAreFast(t *testing.T) {
-	for thresholds, want := range map[string]bool{"": exec.FastReads(), "get_min=1": exec.FastReads(),
-		"send_get_min=1": true, "send_get_min=0": false} {
+	for _, thresholds := range []string{"", "get_min=1", "send_get_min=1", "send_get_min=0"} {
 		w := newWorldOf(t, "shm", 2, Config{Timeout: time.Minute, Thresholds: thresholds})
 		around(t, w, 2, 5<<20)
+		want := thresholds == "send_get_min=1"
+		if !strings.HasPrefix(thresholds, "send_get_min") {
+			want = readsCheaply(shapeOf(w.comms[0]), tune.ReadsAt(exec.ReadCost()))
+		}
 		if sent := sentOn(w.comms[0], pointToPointLane)[1]; (sent == 0) != want {
 			t.Errorf("%q: %d messages have gone by plans", thresholds, sent)
 		}
 	}
 }
 
+// readsCheaply tells whether large sends are best read by their receivers.
+func readsCheaply(s tune.Shape, reads tune.Reads) bool {
+	return reads == tune.CheapReads || s.Oversubscribed && reads == tune.FastReads
+}
+
 // One rank of those that read each other's memory measures how fast that is, and all hear of it.
 func TestSlowReadsAreFoundOnce(t *testing.T) {
-	measured := exec.FastReads
-	t.Cleanup(func() { exec.FastReads = measured })
-	for _, fast := range []bool{true, false} {
+	measured := exec.ReadCost
+	t.Cleanup(func() { exec.ReadCost = measured })
+	for _, cost := range []float64{0.8, 1.5, 3} {
 		var asked atomic.Int64
-		exec.FastReads = func() bool { asked.Add(1); return fast }
+		exec.ReadCost = func() float64 { asked.Add(1); return cost }
 		check := func(of string, comms []*Comm, want int64) {
 			t.Helper()
 			for rank, c := range comms {
-				if s := shapeOf(c); s.Thresholds.SendGetMin > 0 != fast {
-					t.Errorf("%s, fast %v: rank %d has sends read from %d on", of, fast, rank,
+				s := shapeOf(c)
+				want := readsCheaply(s, tune.ReadsAt(cost))
+				if s.Thresholds.SendGetMin > 0 != want {
+					t.Errorf("%s, reads of cost %v: rank %d has sends read from %d on", of, cost, rank,
 						s.Thresholds.SendGetMin)
 				}
 			}

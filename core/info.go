@@ -72,7 +72,7 @@ func longBlocks() string {
 	case problem != "":
 		return "are copied twice, through shared memory, for ranks cannot read each other's memory: " +
 			problem
-	case !exec.FastReads():
+	case tune.ReadsAt(exec.ReadCost()) == tune.SlowReads:
 		return "are copied twice, through shared memory, which has been measured to be faster than to " +
 			"read them once; huge pages may change that: echo always > " + exec.HugePagesFile
 	}

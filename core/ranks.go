@@ -5,6 +5,7 @@ import (
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/roster"
+	"github.com/goccl/goccl/core/tune"
 )
 
 // readAddresses reads what the ranks publish of themselves. Hosts tells which say the same of their
@@ -43,5 +44,9 @@ func canRead(peer *roster.Peer, end *sharedEndpoint) bool {
 
 // answersOf are what this rank tells the others of its roster.
 func answersOf(ranks *roster.Roster) bootstrap.Answers {
-	return bootstrap.Answers(ranks.Answers(!ranks.Measures() || exec.FastReads()))
+	reads := tune.CheapReads
+	if ranks.Measures() {
+		reads = tune.ReadsAt(exec.ReadCost())
+	}
+	return bootstrap.Answers(ranks.Answers(reads))
 }

@@ -64,13 +64,13 @@ func TestWindowsAreBounded(t *testing.T) {
 				LaterChunk: s.SendChunk, Near: s.Near(), NearChunk: s.NearChunk,
 				Mailbox: exec.MailboxFor(s.EagerMax),
 				Bounce:  exec.BounceFor(s.EagerMax),
-				Pipe:    s.PipeSlot}
+				Pipe:    s.Pipe}
 			if size > each {
 				for peer := size / 2 / each * each; peer < min(size, size/2/each*each+each); peer++ {
 					l.Sharing = append(l.Sharing, peer)
 				}
 			}
-			promised := int64(45 << 20)
+			promised := int64(46 << 20)
 			if size > 1000 {
 				promised = 50 << 20
 			}

@@ -126,7 +126,8 @@ int goccl_poll(goccl_lane *lane, int32_t peer, goccl_polls *polls, int waits, ui
   if (patience->spin_most > 0) {
     uint64_t most = GOCCL_SPIN_LEAST;
     if (waits) most = patience->spin;
-    if (until == GOCCL_YIELD && most > GOCCL_SPIN_TURN) most = GOCCL_SPIN_TURN;
+    if (until == GOCCL_YIELD && most > GOCCL_SPIN_TURN + polls->longer)
+      most = GOCCL_SPIN_TURN + polls->longer;
     cpu_pause();
     if (++polls->looks % GOCCL_GLANCES == 0 && shares_cpu(lane, peer) &&
         !(yields && give(polls, &polls->given, GOCCL_GIVEN_MOST)))

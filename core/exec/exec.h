@@ -186,6 +186,7 @@ typedef struct {
   uint32_t given;  /* yields to a peer on the same CPU */
   uint32_t yields; /* yields in a row */
   uint64_t gave;   /* when the last of these two kinds began, by the coarse clock */
+  uint64_t longer; /* ns that a wait of GOCCL_YIELD may take longer; set by the caller */
 } goccl_polls;
 
 enum {

@@ -17,7 +17,7 @@ import (
 )
 
 var layout = Layout{Ranks: 2, Lanes: 2, Slots: 2, Chunk: 64, Mailbox: MailboxFor(longest),
-	Bounce: BounceFor(longest), Pipe: 4096}
+	Bounce: BounceFor(longest), Pipe: 64 << 10}
 
 // brief is for waits that soon sleep.
 var brief = Waiting{Spin: time.Microsecond, Yields: 10}

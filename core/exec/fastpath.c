@@ -145,7 +145,7 @@ static int may_wait(const goccl_sends *s) {
 static int send_by_pipe(const goccl_sends *s, const goccl_message_call *m) {
   goccl_mail_peer *p = &s->mail->peers[m->peer];
   goccl_lane *lane = s->mail->lane;
-  goccl_polls polls = {0};
+  goccl_polls polls = {.longer = goccl_pipe_patience(m->bytes)};
   if (!goccl_mail_taken(s->mail, m->peer)) return 0; /* it would overtake what lies there */
   uint64_t number;
   while ((number = goccl_pipe_claim(&p->pipes, m->about, m->bytes)) == 0) {
@@ -186,7 +186,7 @@ enum { NOTHING, PACKET, PIECES /* through the pipe, or some of them */ };
 static int await_message(const goccl_sends *s, const goccl_message_call *m, goccl_packet *packet) {
   goccl_lane *lane = s->mail->lane;
   goccl_pipes *pipes = &s->mail->peers[m->peer].pipes;
-  goccl_polls polls = {0};
+  goccl_polls polls = {.longer = by_pipe(s, m) ? goccl_pipe_patience(m->bytes) : 0};
   int wanted = 0, next;
   while ((next = goccl_mail_next(s->mail, m->peer, packet)) == GOCCL_MAIL_EMPTY) {
     if (!wanted && by_pipe(s, m)) {
@@ -221,7 +221,7 @@ static int receive(goccl_sends *s, const goccl_message_call *m) {
     case NOTHING: return 0;
     case PIECES:
       return goccl_pipe_get(&s->mail->peers[m->peer].pipes, s->mail->lane, (int32_t)m->peer,
-                            m->data, m->bytes);
+                            m->data, m->bytes, m->bytes >= s->stream_min);
   }
   if (m->bytes > s->eager_max || l.head != (s->data | (uint32_t)m->bytes << 8) ||
       l.arg[0] != m->about)

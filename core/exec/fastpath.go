@@ -213,6 +213,7 @@ type Sends struct {
 	Packet           uint8  // the type of an eager packet
 	EagerMax         uint64 // bytes of one
 	PipeMin, PipeMax uint64 // bytes of what may go through a pipe; most 0: nothing does
+	StreamMin        uint64 // bytes from which on that is written past the caches
 	Window, Most     uint64 // bytes, and sends, to a peer that it has not received yet, at most
 }
 
@@ -223,6 +224,7 @@ func (s *FastPath) UseSends(credits *Credits, n Sends) {
 	c.mail, c.credits = s.run.lane.window.mail.c, credits.c
 	c.data, c.eager_max = C.uint32_t(n.Packet), C.uint64_t(n.EagerMax)
 	c.pipe_min, c.pipe_max = C.uint64_t(n.PipeMin), C.uint64_t(n.PipeMax)
+	c.stream_min = C.uint64_t(n.StreamMin)
 	c.window, c.most = C.uint64_t(n.Window), C.uint64_t(n.Most)
 }
 

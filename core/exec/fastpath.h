@@ -111,6 +111,7 @@ typedef struct {
   uint64_t eager_max;    /* bytes of an eager send */
   uint64_t pipe_min;     /* bytes of what goes through a pipe, where the peer is in its call */
   uint64_t pipe_max;     /* 0: nothing does */
+  uint64_t stream_min;   /* bytes from which on what comes out of a pipe goes past the caches */
   uint64_t window;       /* bytes to one peer that it has not received yet, at most */
   uint64_t most;         /* sends, likewise */
 } goccl_sends;

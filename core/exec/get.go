@@ -10,6 +10,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 	"sync"
@@ -59,13 +60,16 @@ func CanGet(p Process, m Mark) error {
 // HugePagesFile is where the system says whom it gives huge pages.
 const HugePagesFile = "/sys/kernel/mm/transparent_hugepage/enabled"
 
-// FastReads tells whether a large piece of another process's memory is read in less time than two
-// copies take, which a window needs. It depends on the CPU, and on the pages that the system gives
-// unasked: the kernel looks up each one. So it is measured, once, for about a millisecond, which is
-// long where many processes of a host start at once: one of them is enough.
-var FastReads = sync.OnceValue(func() bool {
+// ReadCost is how many times as long as a copy it takes to read a large piece of another process's
+// memory; infinity, where that cannot be measured. It depends on the CPU, and on the pages that the
+// system gives unasked: the kernel looks up each one. So it is measured, once, for about a
+// millisecond, which is long where many processes of a host start at once: one of them is enough.
+var ReadCost = sync.OnceValue(func() float64 {
 	copied, read := readTimes()
-	return read > 0 && read < 2*copied
+	if read == 0 {
+		return math.Inf(1)
+	}
+	return float64(read) / float64(copied)
 })
 
 // readTimes are how long it takes to copy a piece of this process's memory, and to read it as

@@ -209,7 +209,7 @@ func TestReadTimes(t *testing.T) {
 	if able := CanGet(Process{os.Getpid(), -1}, OwnMark()) == nil; able != (copied > 0 && read > 0) {
 		t.Errorf("a copy takes %v, a read %v", copied, read)
 	}
-	if first := FastReads(); first != FastReads() {
+	if first := ReadCost(); first != ReadCost() {
 		t.Error("it changes")
 	}
 }

@@ -41,8 +41,8 @@ type Layout struct {
 	Mailbox int64 // bytes of the ring of a peer's mailbox, by MailboxFor; 0: there are none
 	// bytes of each of a mailbox's bounce buffers, see [Mail]; a multiple of a line; 0: there are none
 	Bounce int64
-	// Pipe is the bytes of each slot of a pair's pipes, see pipe.h; a multiple of a line; 0: there are
-	// none.
+	// Pipe is the bytes of the slots of a pair's pipes together, see pipe.h: a power of two, of at
+	// least one slot; 0: there are none.
 	Pipe int64
 }
 
@@ -163,7 +163,7 @@ func (r *region) pipeSize() int64 {
 	if r.Pipe == 0 {
 		return 0
 	}
-	return int64(unsafe.Sizeof(C.goccl_pipe{})) + C.GOCCL_PIPE_SLOTS*r.Pipe
+	return int64(unsafe.Sizeof(C.goccl_pipe{})) + r.Pipe
 }
 func (r *region) mailboxes() int64 { return r.door() + lineBytes }
 func (r *region) mailboxOf(rank int) int64 {

@@ -26,7 +26,7 @@ func circle(ranks int) func(rank int) []int {
 func TestPlacesDoNotOverlap(t *testing.T) {
 	all := Layout{Ranks: 9, Lanes: 2, Slots: 3, Chunk: 64, Near: circle(9), NearChunk: 4096,
 		LaterChunk: 192,
-		Mailbox:    MailboxFor(256), Bounce: BounceFor(256), Pipe: 128}
+		Mailbox:    MailboxFor(256), Bounce: BounceFor(256), Pipe: 8 << 10}
 	some, none := all, all
 	some.Sharing = []int{1, 2, 5, 8}
 	none.Near = nil

@@ -102,7 +102,9 @@ func newMail(w *Window) (*Mail, error) {
 		p.from = (*C.goccl_mailbox)(w.at(own.mailboxOf(i)))
 		p.writer = lane.c.writer
 		p.mine = m.behindRing(p.from)
-		p.pipes.from, p.pipes.slot = m.pipeOf(own, p.from), C.uint64_t(l.Pipe)
+		p.pipes.from = m.pipeOf(own, p.from)
+		slot := max(l.Pipe/C.GOCCL_PIPE_SLOTS, C.GOCCL_PIPE_SLOT_LEAST)
+		p.pipes.slot, p.pipes.n_slots = C.uint64_t(slot), C.uint64_t(l.Pipe/slot)
 		p.pipes.writer.limit = C.GOCCL_WRITE_LIMIT
 		p.owned = bouncesEach // to be used once the peer's window is mapped
 		for n := range p.owned {

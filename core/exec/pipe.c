@@ -52,7 +52,7 @@ static uint64_t piece_of(const goccl_pipes *pipes, uint64_t bytes) {
 }
 
 static uint8_t *slot(const goccl_pipes *pipes, uint64_t n) {
-  return pipes->slots + n % GOCCL_PIPE_SLOTS * pipes->slot;
+  return pipes->slots + n % pipes->n_slots * pipes->slot;
 }
 
 /* Of message `number` the pieces that a counter of the other side tells. */
@@ -73,8 +73,8 @@ int goccl_pipe_put(goccl_pipes *pipes, goccl_lane *lane, int32_t peer, uint64_t 
   goccl_pipe *pipe = pipes->to;
   uint64_t piece = piece_of(pipes, bytes), n = 0;
   for (uint64_t at = 0; at < bytes; at += piece, n++) {
-    goccl_polls polls = {0};
-    while (n - counted(&pipe->emptied, number) >= GOCCL_PIPE_SLOTS) {
+    goccl_polls polls = {.longer = goccl_pipe_patience(bytes)};
+    while (n - counted(&pipe->emptied, number) >= pipes->n_slots) {
       if (!is(pipe, number, GOCCL_PIPE_CLAIMED)) return 0;
       if (!stays(lane, peer, &polls)) {
         swap(pipe, number, GOCCL_PIPE_CLAIMED, GOCCL_PIPE_OVER);
@@ -88,13 +88,16 @@ int goccl_pipe_put(goccl_pipes *pipes, goccl_lane *lane, int32_t peer, uint64_t 
   return swap(pipe, number, GOCCL_PIPE_CLAIMED, GOCCL_PIPE_FULL);
 }
 
-int goccl_pipe_get(goccl_pipes *pipes, goccl_lane *lane, int32_t peer, uint8_t *to,
-                   uint64_t bytes) {
+static void copy(void *to, const void *from, size_t bytes) { goccl_copy(to, from, bytes); }
+
+int goccl_pipe_get(goccl_pipes *pipes, goccl_lane *lane, int32_t peer, uint8_t *to, uint64_t bytes,
+                   int streams) {
   goccl_pipe *pipe = pipes->from;
   uint64_t number = pipes->number, piece = piece_of(pipes, bytes), n = 0;
   int full = 0;
+  streams &= !__atomic_load_n(&goccl_streams_slowly, __ATOMIC_RELAXED);
   for (uint64_t at = 0; at < bytes; at += piece, n++) {
-    goccl_polls polls = {0};
+    goccl_polls polls = {.longer = goccl_pipe_patience(bytes)};
     while (!full && counted(&pipe->filled, number) <= n) {
       full = is(pipe, number, GOCCL_PIPE_FULL);
       if (full) break;
@@ -105,7 +108,7 @@ int goccl_pipe_get(goccl_pipes *pipes, goccl_lane *lane, int32_t peer, uint8_t *
           !is(pipe, number, GOCCL_PIPE_FULL))
         return 0;
     }
-    goccl_copy(to + at, slot(pipes, n), min(piece, bytes - at));
+    (streams ? goccl_stream : copy)(to + at, slot(pipes, n), min(piece, bytes - at));
     __atomic_store_n(&pipe->emptied, GOCCL_PIPE_PIECES(number, n + 1), __ATOMIC_RELEASE);
   }
   return 1;

@@ -35,7 +35,11 @@ enum { GOCCL_PIPE_OVER, GOCCL_PIPE_WANTED, GOCCL_PIPE_CLAIMED, GOCCL_PIPE_FULL }
 #define GOCCL_PIPE_PIECES(number, n) ((number) << 32 | (n))
 
 enum {
-  GOCCL_PIPE_SLOTS = 4,
+  /* A pipe has so many slots at most, and fewer rather than shorter ones. The longest pipe is as
+   * long as a core's own cache: then what a rank writes over lies no longer in the cache of the
+   * one that has read it, and a message takes half as long as through four of its slots. */
+  GOCCL_PIPE_SLOTS = 16,
+  GOCCL_PIPE_SLOT_LEAST = 4 << 10,
   /* A message is cut into so many pieces at least, for the first and the last are copied by one
    * side alone; but not into shorter ones, each of which costs two lines that go from CPU to CPU.
    */
@@ -49,9 +53,15 @@ typedef struct {
   goccl_pipe *from; /* in this rank's */
   uint8_t *slots;   /* of both */
   uint64_t slot;    /* bytes of one */
+  uint64_t n_slots;
   goccl_writer writer;
   uint64_t number; /* of the last message that this rank has wanted */
 } goccl_pipes;
+
+/* How much longer a wait for the peer may take where a message of so many bytes is copied: about as
+ * long as a copy of them. One end may have a pipe full to copy when the other is through; and who
+ * gives up has all of it copied again. */
+static inline uint64_t goccl_pipe_patience(uint64_t bytes) { return bytes / 16; }
 
 /* Says what this rank waits for, in a receive. */
 void goccl_pipe_want(goccl_pipes *pipes, uint64_t about, uint64_t bytes);
@@ -69,6 +79,7 @@ uint64_t goccl_pipe_claim(goccl_pipes *pipes, uint64_t about, uint64_t bytes);
 /* Sends what was claimed, or receives it. Returns 0 where that was given up. */
 int goccl_pipe_put(goccl_pipes *pipes, goccl_lane *lane, int32_t peer, uint64_t number,
                    const uint8_t *from, uint64_t bytes);
-int goccl_pipe_get(goccl_pipes *pipes, goccl_lane *lane, int32_t peer, uint8_t *to, uint64_t bytes);
+int goccl_pipe_get(goccl_pipes *pipes, goccl_lane *lane, int32_t peer, uint8_t *to, uint64_t bytes,
+                   int streams);
 
 #endif

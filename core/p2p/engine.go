@@ -106,15 +106,29 @@ func New(c Config, f Face) (*Engine, error) {
 	}
 	e.attention.after, e.attention.look = e.after, e.background
 	if e.mails {
-		s := exec.Sends{Packet: transport.Data, EagerMax: min(uint64(c.Shape.EagerMax), e.eagerMost()),
-			Window: e.eagerWindow, Most: e.most}
-		s.PipeMin, s.PipeMax = c.Shape.Pipes()
-		if least := c.Shape.Thresholds.SendGetMin; least > 0 {
-			s.EagerMax, s.PipeMax = min(s.EagerMax, uint64(least)-1), min(s.PipeMax, uint64(least)-1)
-		}
-		c.FastPath.UseSends(credits, s)
+		e.useSends()
 	}
 	return e, nil
+}
+
+// Agreed is called when all ranks have agreed on the shape, before the first use.
+func (e *Engine) Agreed() {
+	if e.mails {
+		e.enter()
+		e.useSends()
+		e.exit()
+	}
+}
+
+// useSends says how callers in C send and receive, with their gate shut.
+func (e *Engine) useSends() {
+	s := exec.Sends{Packet: transport.Data, EagerMax: min(uint64(e.Shape.EagerMax), e.eagerMost()),
+		Window: e.eagerWindow, Most: e.most, StreamMin: uint64(e.Shape.Thresholds.StreamMin)}
+	s.PipeMin, s.PipeMax = e.Shape.Pipes()
+	if least := e.Shape.Thresholds.SendGetMin; least > 0 {
+		s.EagerMax, s.PipeMax = min(s.EagerMax, uint64(least)-1), min(s.PipeMax, uint64(least)-1)
+	}
+	e.FastPath.UseSends(e.credits, s)
 }
 
 // UseLinks says what carries frames.

@@ -136,7 +136,7 @@ func (w *world) newRank(number, size int) *rank {
 	r.works.Context, r.cancel = context.WithCancel(context.Background())
 	layout := exec.Layout{Ranks: size, Lanes: tune.Lanes, Slots: shape.Slots, Chunk: shape.Chunk,
 		Mailbox: exec.MailboxFor(shape.EagerMax), Bounce: exec.BounceFor(shape.EagerMax),
-		Pipe: shape.PipeSlot}
+		Pipe: shape.Pipe}
 	window, err := exec.NewWindow(layout, number, true, waiting)
 	check(t, err)
 	run, err := exec.NewRun(window.Lane(0))

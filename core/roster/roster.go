@@ -11,6 +11,7 @@ import (
 
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/membership"
+	"github.com/goccl/goccl/core/tune"
 )
 
 // Roster is who takes part, by rank.
@@ -24,13 +25,14 @@ type Roster struct {
 	Joined    []membership.Joiner // who were none before; they have the last ranks
 	Contested bool                // see membership.Value.Open
 	// SingleCopy tells that each rank reads the memory of all; before they have agreed on it, that
-	// this one does. FastReads tells that none has found that slow.
-	SingleCopy, FastReads bool
+	// this one does. Reads are the slowest that one has found.
+	SingleCopy bool
+	Reads      tune.Reads
 }
 
 // New makes a roster, whose identity is not known yet. The global ranks may be nil.
 func New(name string, rank int, globalRanks []int, peers Peers) Roster {
-	r := Roster{Rank: rank, Peers: peers, SingleCopy: true, FastReads: true}
+	r := Roster{Rank: rank, Peers: peers, SingleCopy: true, Reads: tune.CheapReads}
 	pids := make([]int, len(peers))
 	for peer := range peers {
 		pids[peer] = peers[peer].PID
@@ -77,6 +79,7 @@ type Answers uint8
 const (
 	readsAll Answers = 1 << iota
 	readsFast
+	readsCheaply
 )
 
 // Measures tells whether this rank is to measure how fast it reads the memory of others: of ranks
@@ -87,18 +90,28 @@ func (r *Roster) Measures() bool {
 		!slices.ContainsFunc(r.Peers[r.Rank+1:], reads)
 }
 
-// Answers are what this rank tells. It has found its reads fast, or has not measured them.
-func (r *Roster) Answers(fast bool) (a Answers) {
+// Answers are what this rank tells. So fast it has found its reads; the fastest, if it has not
+// measured them.
+func (r *Roster) Answers(reads tune.Reads) (a Answers) {
 	if r.SingleCopy {
 		a |= readsAll
 	}
-	if fast {
+	if reads >= tune.FastReads {
 		a |= readsFast
+	}
+	if reads >= tune.CheapReads {
+		a |= readsCheaply
 	}
 	return a
 }
 
 // Agree settles what all ranks have answered yes to.
 func (r *Roster) Agree(unanimous Answers) {
-	r.SingleCopy, r.FastReads = unanimous&readsAll != 0, unanimous&readsFast != 0
+	r.SingleCopy, r.Reads = unanimous&readsAll != 0, tune.SlowReads
+	if unanimous&readsFast != 0 {
+		r.Reads = tune.FastReads
+	}
+	if unanimous&readsCheaply != 0 {
+		r.Reads = tune.CheapReads
+	}
 }

@@ -175,10 +175,10 @@ func TestNewcomers(t *testing.T) {
 // reads: "x-" is rank 1 that reads rank 0, "-" being itself.
 func TestReads(t *testing.T) {
 	for _, test := range []struct {
-		reads                []string
-		measures             []int
-		slow                 int // a rank that finds reads slow where it measures; -1: none
-		singleCopy, fastRead bool
+		reads             []string
+		measures          []int
+		slow              int // a rank that finds reads slow where it measures; -1: none
+		singleCopy, cheap bool
 	}{
 		{[]string{"-"}, nil, -1, true, true},
 		{[]string{"-x", "x-"}, []int{1}, -1, true, true},
@@ -194,7 +194,6 @@ func TestReads(t *testing.T) {
 		t.Run(fmt.Sprint(test.reads, " slow ", test.slow), func(t *testing.T) {
 			var all []Roster
 			var measures []int
-			unanimous := ^Answers(0)
 			for rank, row := range test.reads {
 				peers := make(Peers, len(row))
 				for peer := range peers {
@@ -204,16 +203,29 @@ func TestReads(t *testing.T) {
 				if r.Measures() {
 					measures = append(measures, rank)
 				}
-				unanimous &= r.Answers(!r.Measures() || rank != test.slow)
 				all = append(all, r)
 			}
 			if !slices.Equal(measures, test.measures) {
 				t.Errorf("ranks %v measure, want %v", measures, test.measures)
 			}
-			for rank := range all {
-				r := &all[rank]
-				if r.Agree(unanimous); r.SingleCopy != test.singleCopy || r.FastReads != test.fastRead {
-					t.Errorf("rank %d: single copy %v, fast reads %v", rank, r.SingleCopy, r.FastReads)
+			for _, reads := range []tune.Reads{tune.SlowReads, tune.FastReads, tune.CheapReads} {
+				unanimous, want := ^Answers(0), reads
+				if test.cheap {
+					want = tune.CheapReads
+				}
+				for rank := range all {
+					found := tune.CheapReads
+					if all[rank].Measures() && rank == test.slow {
+						found = reads
+					}
+					unanimous &= all[rank].Answers(found)
+				}
+				for rank := range all {
+					r := all[rank]
+					if r.Agree(unanimous); r.SingleCopy != test.singleCopy || r.Reads != want {
+						t.Errorf("rank %d: single copy %v, reads %v, want %v and %v", rank, r.SingleCopy,
+							r.Reads, test.singleCopy, want)
+					}
 				}
 			}
 		})

@@ -89,7 +89,7 @@ func Explain(q Question, o Options) (*Explanation, error) {
 		}
 		o.Ports[rank] = rank > 0 && (q.Ports || at > 0)
 	}
-	o.FastReads = true
+	o.Reads = CheapReads
 	s, err := New(Survey(places), 0, o)
 	if err != nil {
 		return nil, fault.Errorf(fault.ErrInvalidArgument, "plan_info: %v", err)

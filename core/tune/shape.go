@@ -12,7 +12,6 @@
 package tune
 
 import (
-	"cmp"
 	"math"
 
 	"github.com/goccl/goccl/core/call"
@@ -46,9 +45,10 @@ const (
 	mailBudget   = 3 << 20
 	largestEager = 256 << 10 // where memory is shared: what is longer goes faster through the windows
 	leastEager   = 4 << 10
-	// pipeBudget is about how many bytes of pipes there are, of a few slots a peer.
-	pipeBudget             = 1 << 20
-	largestPipe, leastPipe = 64 << 10, 4 << 10
+	// pipeBudget is about how many bytes of pipes there are. The largest is as long as a core's own
+	// cache: see pipe.h.
+	pipeBudget             = 2 << 20
+	largestPipe, leastPipe = 1 << 20, 16 << 10
 	// segmentBytes is how much of an operation one plan moves: it bounds the length of plans.
 	segmentBytes = 64 << 20
 )
@@ -69,7 +69,7 @@ type Shape struct {
 	Slots     int   // a direction of a channel
 	Ahead     int   // see plan.Params
 	EagerMax  int64 // the most bytes of an eager packet between ranks that share memory
-	PipeSlot  int64 // the bytes of a slot of a pipe between such ranks
+	Pipe      int64 // the bytes of a pipe between such ranks; 0: see Pipes
 	// AllMemory tells that all pairs of ranks share memory: no channel is a port.
 	AllMemory bool
 	// SingleCopy tells that all ranks can read each other's memory, on which they have agreed.
@@ -81,7 +81,7 @@ type Shape struct {
 
 	ports    []bool // see Options; nil: there are none in the group
 	longMost int64
-	slow     Thresholds // where it is slow to read the memory of others: see Agree
+	byReads  [CheapReads + 1]Thresholds // by how fast it is to read the memory of others: see Agree
 }
 
 // Options are what a shape depends on beside the topology.
@@ -92,7 +92,7 @@ type Options struct {
 	Links      string // that cost something else than the defaults: see Links.Set
 	Ports      []bool // by rank: whether a port joins it to this one
 	SingleCopy bool   // all ranks can read each other's memory
-	FastReads  bool   // and that is fast: see exec.FastReads
+	Reads      Reads  // how fast that is
 	LongMost   int64  // the most bytes of a message that a port carries
 }
 
@@ -116,9 +116,11 @@ func New(t Topology, rank int, o Options) (Shape, error) {
 	for s.EagerMax > leastEager && 3*s.EagerMax*int64(t.Sharing-1) > mailBudget {
 		s.EagerMax /= 2
 	}
-	s.PipeSlot = largestPipe
-	for s.PipeSlot > leastPipe && slotsPerChannel*s.PipeSlot*int64(t.Sharing-1) > pipeBudget {
-		s.PipeSlot /= 2
+	if !t.Oversubscribed {
+		s.Pipe = largestPipe
+	}
+	for s.Pipe > leastPipe && s.Pipe*int64(t.Sharing-1) > pipeBudget {
+		s.Pipe /= 2
 	}
 	if t.Ports {
 		// Until a slot's release is back at the sender, several more can be under way.
@@ -126,17 +128,20 @@ func New(t Topology, rank int, o Options) (Shape, error) {
 		s.Slots = int(max(slotsPerChannel, min(mostSlots, fit)))
 		s.Ahead = s.Slots / 4
 	}
-	s.Thresholds, s.slow = t.thresholds(s.Chunk, true), t.thresholds(s.Chunk, false)
-	streamMin := s.Thresholds.StreamMin
-	s.Thresholds.StreamMin, s.slow.StreamMin = -1, -1
-	err := cmp.Or(s.Thresholds.Set(o.Thresholds), s.slow.Set(o.Thresholds))
-	if err != nil {
-		return Shape{}, err
+	for reads := range s.byReads {
+		at := t.thresholds(s.Chunk, Reads(reads))
+		streamMin := at.StreamMin
+		at.StreamMin = -1
+		if err := at.Set(o.Thresholds); err != nil {
+			return Shape{}, err
+		}
+		if s.StreamMinSet = at.StreamMin >= 0; !s.StreamMinSet {
+			at.StreamMin = streamMin
+		}
+		s.byReads[reads] = at
 	}
-	if s.StreamMinSet = s.Thresholds.StreamMin >= 0; !s.StreamMinSet {
-		s.Thresholds.StreamMin, s.slow.StreamMin = streamMin, streamMin
-	}
-	s.Agree(o.SingleCopy, o.FastReads)
+	s.Agree(o.SingleCopy, o.Reads)
+	var err error
 	if s.Algorithms, err = ParseAlgorithms(o.Algorithms); err != nil {
 		return Shape{}, err
 	}
@@ -148,18 +153,16 @@ func New(t Topology, rank int, o Options) (Shape, error) {
 }
 
 // Agree settles, before the first operation, whether all ranks can read each other's memory, and
-// whether that is fast, which a shape may have been made to assume.
-func (s *Shape) Agree(singleCopy, fastReads bool) {
-	if s.SingleCopy = singleCopy; !fastReads {
-		s.Thresholds = s.slow
-	}
+// how fast, which a shape may have been made to assume.
+func (s *Shape) Agree(singleCopy bool, reads Reads) {
+	s.SingleCopy, s.Thresholds = singleCopy, s.byReads[reads]
 }
 
 // Pipes are the least and the most bytes of a send that goes through a pipe where both ranks are in
 // their calls; most 0: none does. Ranks that share a CPU copy one after the other anyway, and each
 // piece would cost a change of threads.
 func (s *Shape) Pipes() (least, most uint64) {
-	if s.Oversubscribed || s.Thresholds.SendPipeMin == 0 {
+	if s.Pipe == 0 || s.Thresholds.SendPipeMin == 0 {
 		return 0, 0
 	}
 	return uint64(s.Thresholds.SendPipeMin), math.MaxUint64

@@ -3,6 +3,7 @@ package tune
 import (
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,10 +20,10 @@ const longMost = 1 << 30
 
 // shapesOf are the shapes of all ranks of a topology in which ports join all pairs, or all but
 // those of a group.
-func shapesOf(t *testing.T, at Topology) []Shape { return shapesWith(t, at, true) }
+func shapesOf(t *testing.T, at Topology) []Shape { return shapesWith(t, at, CheapReads) }
 
 // shapesWith are shapes of ranks that read each other's memory fast or not.
-func shapesWith(t *testing.T, at Topology, fastReads bool) []Shape {
+func shapesWith(t *testing.T, at Topology, reads Reads) []Shape {
 	t.Helper()
 	group, places := max(at.Group, at.OrderGroup), plan.Places(at.Order)
 	if at.Order == nil {
@@ -37,7 +38,7 @@ func shapesWith(t *testing.T, at Topology, fastReads bool) []Shape {
 	shapes := make([]Shape, at.Size)
 	for rank := range shapes {
 		o := Options{LongMost: longMost, Ports: make([]bool, at.Size), SingleCopy: !at.Ports,
-			FastReads: fastReads}
+			Reads: reads}
 		for peer := range o.Ports {
 			near := at.Memory && group > 0 && places[peer]/group == places[rank]/group
 			o.Ports[peer] = at.Ports && peer != rank && !near
@@ -178,7 +179,11 @@ func TestChoices(t *testing.T) {
 				}
 				at.Order = dealt(ranks, 2)
 			}
-			shapes := shapesWith(t, at, !strings.Contains(place.name, "small pages"))
+			reads := CheapReads
+			if strings.Contains(place.name, "small pages") {
+				reads = SlowReads
+			}
+			shapes := shapesWith(t, at, reads)
 			s := &shapes[0]
 			fmt.Fprintf(&b, "\n%s, %d ranks: slots %dx%s, ahead %d, eager packets up to %s\n", place.name,
 				ranks, s.Slots, units(uint64(s.Chunk)), s.Ahead, units(uint64(s.EagerMax)))
@@ -348,17 +353,24 @@ func TestStreamsThatAreAskedFor(t *testing.T) {
 	}
 }
 
-// What nobody has asked for is copied once only where that is faster.
+// What nobody has asked for is copied once only where that is faster. A send through a window takes
+// as long as one copy where both ranks have a CPU.
 func TestSingleCopyNeedsFastReads(t *testing.T) {
-	for _, ports := range []bool{false, true} {
-		for _, fast := range []bool{false, true} {
-			at := Topology{Size: 2, Memory: true, Ports: ports}
-			made, agreed := shapesWith(t, at, fast)[0], shapesOf(t, at)[0]
-			agreed.Agree(agreed.SingleCopy, fast)
-			for _, s := range []Thresholds{made.Thresholds, agreed.Thresholds} {
-				if s.SendGetMin > 0 != fast || s.GetMin > 0 != (fast && !ports) {
-					t.Errorf("ports %v, fast reads %v: from %d on, sends from %d", ports, fast, s.GetMin,
-						s.SendGetMin)
+	for cost, want := range map[float64]struct{ sends, sharing, all bool }{
+		0.5: {true, true, true}, 1.2: {true, true, true}, 1.3: {false, true, true},
+		1.9: {false, true, true}, 2: {}, math.Inf(1): {},
+	} {
+		for _, ports := range []bool{false, true} {
+			for _, crowded := range []bool{false, true} {
+				at := Topology{Size: 2, Memory: true, Ports: ports, Oversubscribed: crowded}
+				made, agreed := shapesWith(t, at, ReadsAt(cost))[0], shapesOf(t, at)[0]
+				agreed.Agree(agreed.SingleCopy, ReadsAt(cost))
+				for _, s := range []Thresholds{made.Thresholds, agreed.Thresholds} {
+					sends := want.sends || crowded && want.sharing
+					if s.SendGetMin > 0 != sends || s.GetMin > 0 != (want.all && !ports) {
+						t.Errorf("reads of cost %v, ports %v, oversubscribed %v: from %d on, sends from %d",
+							cost, ports, crowded, s.GetMin, s.SendGetMin)
+					}
 				}
 			}
 		}

@@ -50,15 +50,38 @@ var (
 	}
 )
 
-// thresholds are the defaults, with messages of at most chunk bytes, and where it is fast to read
-// the memory of others or not.
-func (t *Topology) thresholds(chunk int64, fastReads bool) Thresholds {
+// Reads are how fast ranks read each other's memory. The kernel looks up every page that it copies,
+// which costs little on some CPUs, and on others several times as much as the copy.
+type Reads uint8
+
+const (
+	SlowReads  Reads = iota // two copies take less time, which a rank makes through windows
+	FastReads               // but not one, which a send takes where both ends copy at once
+	CheapReads              // no slower than a copy
+)
+
+// ReadsAt are the reads that take so many times as long as a copy.
+func ReadsAt(cost float64) Reads {
+	switch {
+	case cost < 1.25: // for the first and the last piece of a send only one end copies
+		return CheapReads
+	case cost < 2:
+		return FastReads
+	}
+	return SlowReads
+}
+
+// thresholds are the defaults, with messages of at most chunk bytes.
+func (t *Topology) thresholds(chunk int64, reads Reads) Thresholds {
 	memory := memoryThresholds
 	if t.Oversubscribed {
 		memory = oversubscribedThresholds
 	}
-	if !fastReads { // two copies through a window are faster: see exec.FastReads
+	if reads == SlowReads {
 		memory.GetMin, memory.SendGetMin = 0, 0
+	}
+	if reads == FastReads && !t.Oversubscribed {
+		memory.SendGetMin = 0
 	}
 	if !t.Ports {
 		return memory

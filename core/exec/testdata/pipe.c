@@ -17,7 +17,7 @@
     }                                                                   \
   } while (0)
 
-enum { SLOT = 8 << 10, LONGEST = 12 * SLOT, ABOUT = 0x705 };
+enum { SLOT = 8 << 10, LONGEST = 3 * GOCCL_PIPE_SLOTS * SLOT, ABOUT = 0x705 };
 
 /* Two ranks; 0 receives. */
 static struct {
@@ -49,6 +49,7 @@ static void make_world(uint32_t spin) {
                                    .from = world.pipe[r],
                                    .slots = world.pipe[0]->slots,
                                    .slot = SLOT,
+                                   .n_slots = GOCCL_PIPE_SLOTS,
                                    .writer = {.limit = GOCCL_WRITE_LIMIT}};
 }
 
@@ -57,7 +58,7 @@ static int put(uint64_t number, const uint8_t *from, uint64_t bytes) {
 }
 
 static int get(uint8_t *to, uint64_t bytes) {
-  return goccl_pipe_get(&world.pipes[0], &world.lanes[0], 1, to, bytes);
+  return goccl_pipe_get(&world.pipes[0], &world.lanes[0], 1, to, bytes, bytes == LONGEST);
 }
 
 static void fill(uint8_t *data, uint64_t bytes, uint64_t seed) {
@@ -162,6 +163,7 @@ static void no_bytes(void) {
                                       .mail = &mail,
                                       .credits = credits,
                                       .pipe_max = pipe_max,
+                                      .stream_min = LONGEST,
                                       .window = LONGEST,
                                       .most = 100}};
     TRUE(goccl_fast_path_receive(&path, 1, &nothing) == GOCCL_FAST_PATH_NONE);

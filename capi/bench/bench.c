@@ -122,7 +122,7 @@ VISIBLE double goccl_bench_round_trip(int cpu_a, int cpu_b) {
 
 /* ---- how long calls take --------------------------------------------------------------------- */
 
-enum { LINE = 128, SPINS = 4096, YIELDS = 200, LOOKS_A_CLOCK = 1024, ROOT = 0 };
+enum { LINE = 128, SPINS = 200, YIELDS = 200, LOOKS_A_CLOCK = 1024, ROOT = 0 };
 
 __attribute__((format(printf, 1, 2))) static const char *failed(const char *format, ...) {
   static _Thread_local char text[256];
@@ -276,11 +276,12 @@ static int absent(const struct bench *b, uint32_t turn) {
   return -1;
 }
 
-/* Waits for all ranks to come as often as this one. Where they are more than the CPUs they sleep
- * after so many yields, until the last one comes: to wake one for each that comes takes the CPU
- * from those that do not. Before a call they are many, or calls of a few microseconds would begin
- * with the wake-ups of this barrier, which take longer. After it there are none: a rank that yields
- * may go on for as long as the scheduler likes, on a CPU that another's call still needs. */
+/* Waits for all ranks to come as often as this one. A rank spins for no longer than another one
+ * that is on its CPU can spare, whose call may not be over. Where they are more than the CPUs they
+ * sleep after so many yields, until the last one comes: to wake one for each that comes takes the
+ * CPU from those that do not. Before a call they are many, or calls of a few microseconds would
+ * begin with the wake-ups of this barrier, which take longer. After it there are none: a rank that
+ * yields may go on for as long as the scheduler likes, on a CPU that another's call still needs. */
 static const char *meet(const struct bench *b, int crowded, unsigned yields) {
   struct meeting *m = b->loop->meeting;
   _Atomic uint32_t *own = &m->own[b->rank].word;

@@ -2,6 +2,7 @@ package core
 
 import (
 	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/checkpoint"
 	"github.com/goccl/goccl/core/config"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/work"
@@ -24,6 +25,12 @@ var (
 
 // Error is the error of all functions of this package.
 type Error = fault.Error
+
+// Loaded is a version of the models that [Comm.LoadCheckPoint] returns.
+type Loaded = checkpoint.Loaded
+
+// Orphan is a local model of a rank that has ended.
+type Orphan = checkpoint.Orphan
 
 // Operation is one collective, send or receive.
 type Operation = call.Operation

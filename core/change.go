@@ -7,7 +7,6 @@ import (
 
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
-	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/roster"
 )
 
@@ -101,7 +100,7 @@ func (c *Comm) Renew(ctx context.Context) error {
 	}
 	next := c.present.Load()
 	old.leadsTo(next)
-	if err := c.run(ctx, ofRecovery, call.Operation{Collective: plan.Barrier}); err != nil {
+	if err := (service{c}).Barrier(ctx); err != nil {
 		return err
 	}
 	next.met()

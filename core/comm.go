@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/checkpoint"
 	"github.com/goccl/goccl/core/config"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
@@ -31,10 +32,10 @@ type Comm struct {
 	life    context.Context // ends when the communicator is destroyed, and what waits in it
 	endLife context.CancelCauseFunc
 
-	present  atomic.Pointer[epoch]
-	changing sync.Mutex // held while an epoch ends
-	decided  *decision  // on the next epoch, which could not be installed; under changing
-	models   models     // of checkpoints; under changing
+	present     atomic.Pointer[epoch]
+	changing    sync.Mutex        // held while an epoch ends
+	decided     *decision         // on the next epoch, which could not be installed; under changing
+	checkpoints *checkpoint.Store // under changing
 
 	opening sync.Mutex // held while the door is opened; before changing
 

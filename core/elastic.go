@@ -10,10 +10,8 @@ import (
 
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
-	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/membership"
-	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/roster"
 )
 
@@ -149,7 +147,7 @@ func (c *Comm) decideNext(ctx context.Context, m motion) error {
 	if e.failed() == nil {
 		// Collectives that have ended on other ranks end on this one, too.
 		half, cancel := context.WithTimeout(ctx, remaining(ctx)/2)
-		err := c.run(half, ofRecovery, call.Operation{Collective: plan.Barrier})
+		err := (service{c}).Barrier(half)
 		cancel()
 		if err != nil && e.failed() == nil {
 			return err
@@ -273,7 +271,7 @@ func (c *Comm) meetAgain(ctx context.Context) error {
 	c.mu.Unlock()
 	if len(e.Joined) > 0 {
 		// Newcomers go on without the others only where none of these can do without them.
-		if err := c.run(ctx, ofRecovery, call.Operation{Collective: plan.Barrier}); err != nil {
+		if err := (service{c}).Barrier(ctx); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/bootstrap/etcd"
+	"github.com/goccl/goccl/core/checkpoint"
 	"github.com/goccl/goccl/core/config"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
@@ -234,7 +235,8 @@ func (r *Runtime) newComm(
 	config config.Completed, end *sharedEndpoint, peers roster.Peers,
 ) (*Comm, error) {
 	config.Store = nil // it is not used after the meeting
-	c := &Comm{runtime: r, end: end, config: config, timeout: config.Timeout, models: newModels()}
+	c := &Comm{runtime: r, end: end, config: config, timeout: config.Timeout,
+		checkpoints: checkpoint.NewStore()}
 	c.life, c.endLife = context.WithCancelCause(context.Background())
 	ranks := newRoster(config.GroupName, config.Rank, config.GlobalRanks, peers, end)
 	if peers.SharesMemory() {

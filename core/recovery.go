@@ -6,14 +6,12 @@ import (
 	"errors"
 	"maps"
 	"math"
-	"runtime"
 	"slices"
 	"unsafe"
 
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
-	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/work"
 )
 
@@ -372,7 +370,7 @@ func (c *Comm) complete(ctx context.Context) error {
 		}
 	}
 	if len(results) > 0 { // only then may any rank let go of them
-		if err := c.run(ctx, ofRecovery, call.Operation{Collective: plan.Barrier}); err != nil {
+		if err := (service{c}).Barrier(ctx); err != nil {
 			return err
 		}
 	}
@@ -396,7 +394,7 @@ func (c *Comm) pass(ctx context.Context, o *owed) error {
 			"has not %d bytes", o.Sequence, o.Epoch, o.Bytes)
 	}
 	data, spread := o.bytes()
-	if err := c.broadcast(ctx, o.from, data); err != nil {
+	if err := (service{c}).Broadcast(ctx, o.from, data); err != nil {
 		return err
 	}
 	if !o.has {
@@ -404,20 +402,6 @@ func (c *Comm) pass(ctx context.Context, o *owed) error {
 		o.has = true
 	}
 	return nil
-}
-
-// broadcast sends some bytes to all ranks.
-func (c *Comm) broadcast(ctx context.Context, root int, data []byte) error {
-	if len(data) == 0 {
-		return nil
-	}
-	var pin runtime.Pinner
-	defer pin.Unpin()
-	at := unsafe.SliceData(data)
-	pin.Pin(at)
-	block, counts := []unsafe.Pointer{unsafe.Pointer(at)}, []uint64{uint64(len(data))}
-	return c.run(ctx, ofRecovery, call.Operation{Collective: plan.Broadcast, DType: reduce.Uint8,
-		Root: root, In: block, Out: block, InCounts: counts, OutCounts: counts})
 }
 
 // settleHeld tells what is held of a decision: before the members of the next epoch meet.

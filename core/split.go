@@ -5,15 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
-	"unsafe"
 
 	"github.com/goccl/goccl/core/bootstrap"
-	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
-	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/roster"
 )
 
@@ -63,23 +59,6 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	return child, nil
 }
 
-// gather returns some numbers of each rank.
-func (c *Comm) gather(ctx context.Context, o CallOptions, ofSplit bool,
-	mine ...int64) ([]int64, error) {
-	n, size := len(mine), c.Size()
-	all := make([]int64, n*size)
-	var pin pinner
-	defer pin.Unpin()
-	op := call.Operation{Collective: plan.AllGather, DType: reduce.Int64, OfSplit: ofSplit,
-		In: []unsafe.Pointer{pin.pin(&mine[0])}, InCounts: []uint64{uint64(n)}}
-	for r := range size {
-		op.Out = append(op.Out, pin.pin(&all[n*r]))
-		op.OutCounts = append(op.OutCounts, uint64(n))
-	}
-	err := c.run(ctx, o, op)
-	return all, err
-}
-
 // child makes the communicator of a split. The ranks know each other already: no store is needed.
 func (c *epoch) child(split uint64, color int64, members []int) (*Comm, error) {
 	config := c.config
@@ -111,12 +90,4 @@ func splitMembers(all []int64, color int64) []int {
 	}
 	slices.SortStableFunc(members, func(a, b int) int { return cmp.Compare(all[2*a+1], all[2*b+1]) })
 	return members
-}
-
-// pinner pins Go memory for an operation.
-type pinner struct{ runtime.Pinner }
-
-func (p *pinner) pin(v *int64) unsafe.Pointer {
-	p.Pin(v)
-	return unsafe.Pointer(v)
 }

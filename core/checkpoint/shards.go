@@ -1,16 +1,16 @@
-package core
+package checkpoint
 
 import (
 	"cmp"
 	"slices"
 )
 
-// What follows decides where local models lie. All ranks decide the same of the same arguments.
+// This file decides where local models lie. All ranks decide the same of the same arguments.
 
-// keepersOf are, for each rank, those that keep copies of its local model, at most `replicas` each.
-// The hosts that have fewest copies come first, the rank's own last among them, and of their ranks
-// those that keep least; of these the first that follows.
-func keepersOf(hosts []string, replicas int) [][]int {
+// replicasOf returns, for each rank, the ranks that keep copies of its local model, at most
+// `replicas` of them. Hosts with the fewest copies come first, and the rank's own host last among
+// equals. On a host the rank that keeps the fewest copies comes first, then the next one in order.
+func replicasOf(hosts []string, replicas int) [][]int {
 	n := len(hosts)
 	keepers := make([][]int, n)
 	load := make([]int, n)            // copies that a rank keeps
@@ -48,14 +48,14 @@ func keepersOf(hosts []string, replicas int) [][]int {
 
 const noRank = -1
 
-// ownersOf are, for each place of a version, the ranks that it is of now: the one with its id, if
-// that has the version, or else, in both their orders, one that has no place. `ids` and `current`,
-// who has the version, are by rank.
-func ownersOf(places []place, ids []uint64, current []bool) []int {
-	of := make(map[uint64]int, len(places))
-	owners := make([]int, len(places))
-	for at := range places {
-		of[places[at].Owner] = at
+// ownersOf returns the rank that owns each shard of a version now: the one with the shard's id, if
+// it has the version. Other shards go to the ranks without one, both in their order. `ids` and
+// `current`, which says who has the version, are by rank.
+func ownersOf(shards []shard, ids []uint64, current []bool) []int {
+	of := make(map[uint64]int, len(shards))
+	owners := make([]int, len(shards))
+	for at := range shards {
+		of[shards[at].Owner] = at
 		owners[at] = noRank
 	}
 	var without []int
@@ -74,27 +74,27 @@ func ownersOf(places []place, ids []uint64, current []bool) []int {
 	return owners
 }
 
-// adoptersOf are, for each place, the ranks that get its local model beside their own: where no
-// rank owns it, the one that has fewest bytes of those that have it; noRank elsewhere.
-func adoptersOf(places []place, owners []int, holders [][]int) []int {
+// heirsOf returns, for each shard that no rank owns, the rank that gets it beside its own: of those
+// that have it the one with the fewest bytes. It is noRank for all other shards.
+func heirsOf(shards []shard, owners []int, holders [][]int) []int {
 	bytes := map[int]uint64{}
 	for at, owner := range owners {
-		bytes[owner] += places[at].Local
+		bytes[owner] += shards[at].Local
 	}
-	adopters := make([]int, len(places))
+	heirs := make([]int, len(shards))
 	for at, ranks := range holders {
-		adopters[at] = noRank
-		if owners[at] == noRank && places[at].Local > 0 && len(ranks) > 0 {
-			adopters[at] = slices.MinFunc(ranks, func(a, b int) int {
+		heirs[at] = noRank
+		if owners[at] == noRank && shards[at].Local > 0 && len(ranks) > 0 {
+			heirs[at] = slices.MinFunc(ranks, func(a, b int) int {
 				return cmp.Compare(bytes[a], bytes[b])
 			})
-			bytes[adopters[at]] += places[at].Local
+			bytes[heirs[at]] += shards[at].Local
 		}
 	}
-	return adopters
+	return heirs
 }
 
-// stripe is the part of so many bytes that the i-th of some ranks sends.
+// stripe returns the part of so many bytes that the i-th of some ranks sends.
 func stripe(size uint64, i, of int) (from, to uint64) {
 	each, more := size/uint64(of), size%uint64(of)
 	at := func(i uint64) uint64 { return i*each + min(i, more) }

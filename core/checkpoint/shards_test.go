@@ -1,4 +1,4 @@
-package core
+package checkpoint
 
 import (
 	"reflect"
@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestKeepers(t *testing.T) {
+func TestReplicas(t *testing.T) {
 	for _, c := range []struct {
 		hosts    string
 		replicas int
@@ -28,7 +28,7 @@ func TestKeepers(t *testing.T) {
 		{"aabbcc", 2, [][]int{{2, 4}, {3, 5}, {4, 0}, {5, 1}, {0, 2}, {1, 3}}},
 		{"abc", 2, [][]int{{1, 2}, {2, 0}, {0, 1}}},
 	} {
-		if got := keepersOf(strings.Split(c.hosts, ""), c.replicas); !reflect.DeepEqual(got, c.want) {
+		if got := replicasOf(strings.Split(c.hosts, ""), c.replicas); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s, %d replicas: %v, not %v", c.hosts, c.replicas, got, c.want)
 		}
 	}
@@ -36,7 +36,7 @@ func TestKeepers(t *testing.T) {
 
 // Wherever ranks are, none keeps its own model or one twice, a second copy is on a second host, and
 // where hosts are alike all keep as many, of up to two replicas, or nearly.
-func TestKeepersAreSpread(t *testing.T) {
+func TestReplicasAreSpread(t *testing.T) {
 	for hosts := 1; hosts <= 4; hosts++ {
 		for each := 1; each <= 4; each++ {
 			for i := range 6 {
@@ -48,7 +48,7 @@ func TestKeepersAreSpread(t *testing.T) {
 					continue
 				}
 				load := make([]int, len(names))
-				for rank, keepers := range keepersOf(names, replicas) {
+				for rank, keepers := range replicasOf(names, replicas) {
 					on := map[string]bool{}
 					for i, k := range keepers {
 						load[k]++
@@ -72,7 +72,7 @@ func TestKeepersAreSpread(t *testing.T) {
 
 func TestOwners(t *testing.T) {
 	for _, c := range []struct {
-		owners string // of places
+		owners string // of shards
 		ids    string // of ranks; a capital has not got the version
 		want   []int
 	}{
@@ -83,13 +83,14 @@ func TestOwners(t *testing.T) {
 		{"abcd", "bdXY", []int{2, 0, 3, 1}},
 		{"abc", "bcXY", []int{2, 0, 1}},
 		{"abc", "abcX", []int{0, 1, 2}},
-		{"abc", "acxY", []int{0, 2, 1}}, // x has joined before, when no place was free
-		{"abc", "Bacx", []int{1, 0, 2}}, // B's place was given to it, and its load has failed
+		{"abc", "acxY", []int{0, 2, 1}}, // x has joined before, when no shard was free
+		{"abc", "Bacx", []int{1, 0, 2}}, // B's shard was given to it, and its load has failed
 		{"abc", "aBCX", []int{0, 1, 2}},
+		{"abc", "aCB", []int{0, 1, 2}},
 	} {
-		var places []place
+		var shards []shard
 		for _, id := range c.owners {
-			places = append(places, place{Owner: uint64(id)})
+			shards = append(shards, shard{Owner: uint64(id)})
 		}
 		var ids []uint64
 		var current []bool
@@ -99,13 +100,13 @@ func TestOwners(t *testing.T) {
 		for _, id := range c.ids {
 			current = append(current, id >= 'a')
 		}
-		if got := ownersOf(places, ids, current); !slices.Equal(got, c.want) {
+		if got := ownersOf(shards, ids, current); !slices.Equal(got, c.want) {
 			t.Errorf("%s, %s: %v, not %v", c.owners, c.ids, got, c.want)
 		}
 	}
 }
 
-func TestAdopters(t *testing.T) {
+func TestHeirs(t *testing.T) {
 	for _, c := range []struct {
 		sizes   []uint64
 		owners  []int
@@ -118,11 +119,11 @@ func TestAdopters(t *testing.T) {
 		{[]uint64{5, 5, 4}, []int{-1, -1, 0}, [][]int{{0, 1}, {0, 1}, {0}}, []int{1, 0, -1}},
 		{[]uint64{5, 0, 4}, []int{-1, -1, 0}, [][]int{nil, {0}, {0}}, []int{-1, -1, -1}},
 	} {
-		var places []place
+		var shards []shard
 		for _, size := range c.sizes {
-			places = append(places, place{Local: size})
+			shards = append(shards, shard{Local: size})
 		}
-		if got := adoptersOf(places, c.owners, c.holders); !slices.Equal(got, c.want) {
+		if got := heirsOf(shards, c.owners, c.holders); !slices.Equal(got, c.want) {
 			t.Errorf("%v, %v, %v: %v, not %v", c.sizes, c.owners, c.holders, got, c.want)
 		}
 	}

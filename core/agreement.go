@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/address"
+	"github.com/goccl/goccl/core/completion"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/meeting"
@@ -27,8 +28,8 @@ type decision struct {
 	cause     *fault.Error
 
 	// What Recover goes on with; under Comm.changing.
-	mine progress // in the epoch that ends
-	owed []*owed  // what is passed on
+	mine completion.Progress // in the epoch that ends
+	owed []*owed             // what is passed on
 }
 
 const (

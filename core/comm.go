@@ -41,7 +41,7 @@ type Comm struct {
 
 	mu    sync.Mutex
 	entry entry // for those that come; under mu
-	completion
+	completing
 	timeout   time.Duration
 	destroyed bool
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/completion"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/membership"
@@ -134,9 +135,9 @@ func FuzzMember(f *testing.F) {
 // FuzzVerdict reads what a member has made of the reports of all: nothing that follows from it may
 // be out of bounds.
 func FuzzVerdict(f *testing.F) {
-	state := motion{Operation: "recover", Progress: progress{Finished: 3,
-		Has: []result{{Sequence: 3, Bytes: 8}}}}
-	lags := motion{Operation: "agree", Progress: progress{Finished: 2}}
+	state := motion{Operation: "recover", Progress: completion.Progress{Finished: 3,
+		Has: []completion.Result{{Sequence: 3, Bytes: 8}}}}
+	lags := motion{Operation: "agree", Progress: completion.Progress{Finished: 2}}
 	decided, _ := judge(map[int][]byte{0: state.encode(), 2: lags.encode()}, 0)
 	f.Add(decided, state.encode())
 	f.Add([]byte(`{"Calls":{"7":"agree"},"Fetch":[{"Bytes":18446744073709551615,"From":1}]}`),

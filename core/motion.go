@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/goccl/goccl/core/completion"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/membership"
@@ -26,7 +27,7 @@ type motion struct {
 	// Unmet is set where the first meeting with newcomers is not over. The next ones wait, unless too
 	// few members would be left: they could be late, too, one after the other.
 	Unmet    bool `json:",omitempty"`
-	Progress progress
+	Progress completion.Progress
 }
 
 // verdict is what a decision says beside who goes on.
@@ -41,12 +42,7 @@ type verdict struct {
 	// GivesUp is set with it where collectives have ended with a failure on others. Then all is left
 	// to callers of Recover.
 	GivesUp bool `json:",omitempty"`
-	// The last collectives that have been called on all ranks, that have ended on all, and that have
-	// ended anywhere. Fetch says which results are passed on.
-	Begun    uint64
-	Ended    uint64
-	Finished uint64
-	Fetch    []fetch `json:",omitempty"`
+	completion.Judgement
 }
 
 func (m motion) encode() []byte {
@@ -58,7 +54,7 @@ func (m motion) encode() []byte {
 func judge(states map[int][]byte, minSize int) (decided []byte, closed bool) {
 	v := verdict{Flags: math.MaxUint64}
 	first, ranks := motion{}, slices.Sorted(maps.Keys(states))
-	come := map[int]progress{}
+	come := map[int]completion.Progress{}
 	for i, rank := range ranks {
 		var m motion
 		_ = json.Unmarshal(states[rank], &m) // a motion that cannot be read differs from all others
@@ -78,7 +74,7 @@ func judge(states map[int][]byte, minSize int) (decided []byte, closed bool) {
 		v.Calls = nil
 	}
 	v.GivesUp = v.GivesUp && v.Recovers
-	v.judgeProgress(come)
+	v.Judgement = completion.Judge(come)
 	decided, _ = json.Marshal(v) // as in encode
 	return decided, closed
 }

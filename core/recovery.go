@@ -4,12 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
-	"math"
 	"slices"
 	"unsafe"
 
 	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/completion"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/work"
@@ -64,18 +63,9 @@ type held struct {
 
 	// What the members of that epoch have decided, by operation. All hold on to it where another
 	// member dies before they have completed.
-	fates []fate
-	cause *fault.Error // it cannot be completed
+	outcomes []completion.Outcome
+	cause    *fault.Error // it cannot be completed
 }
-
-// fate is what becomes of an operation.
-type fate uint8
-
-const (
-	resulted fate = iota // it has its result
-	awaiting             // its result is passed on
-	again                // it runs once more, in the present epoch
-)
 
 // image is what memory had in it.
 type image struct {
@@ -166,26 +156,10 @@ func (c *epoch) keepResult(p *work.Part) {
 	}
 }
 
-// progress is how far a rank has come in an epoch: what it tells the others when it recovers.
-type progress struct {
-	Epoch    uint32
-	Begun    uint64   // the last collective that has been called here
-	Finished uint64   // the last one that has ended here, or whose result is here
-	Has      []result `json:",omitempty"` // of the last ones, and of those that are passed on
-	Lacks    []result `json:",omitempty"` // of those that are passed on
-}
-
-// result is that of a collective of an epoch.
-type result struct {
-	Epoch    uint32
-	Sequence uint64
-	Bytes    uint64
-}
-
 // owed is a result that members pass on. It stays at those that have it until all do, for one of
 // them may die meanwhile.
 type owed struct {
-	result
+	completion.Result
 	from int             // the rank that sends it, of the present epoch
 	has  bool            // it is here:
 	data []byte          // a copy of it, or
@@ -193,21 +167,21 @@ type owed struct {
 }
 
 // progress is called with the order locked, when no collective runs.
-func (c *epoch) progress() progress {
-	p := progress{Epoch: c.number, Begun: c.Sequence(), Finished: c.Sequence()}
+func (c *epoch) progress() completion.Progress {
+	p := completion.Progress{Epoch: c.number, Begun: c.Sequence(), Finished: c.Sequence()}
 	if c.firstUndone > 0 {
 		p.Finished = c.firstUndone - 1
 	}
 	for s := p.Finished; s > 0 && s+2 > p.Finished; s-- {
 		if o := c.resultOf(s); o != nil {
-			p.Has = append(p.Has, o.result)
+			p.Has = append(p.Has, o.Result)
 		}
 	}
 	for _, o := range c.owed {
 		if o.has {
-			p.Has = append(p.Has, o.result)
+			p.Has = append(p.Has, o.Result)
 		} else {
-			p.Lacks = append(p.Lacks, o.result)
+			p.Lacks = append(p.Lacks, o.Result)
 		}
 	}
 	return p
@@ -224,7 +198,7 @@ func total(bytes []int64) (sum uint64) {
 // resultOf is what a collective has given that has ended; nil where that is not here. It is called
 // with the lock held.
 func (c *epoch) resultOf(sequence uint64) *owed {
-	o := &owed{result: result{Epoch: c.number, Sequence: sequence}, has: true}
+	o := &owed{Result: completion.Result{Epoch: c.number, Sequence: sequence}, has: true}
 	o.in = c.heldPart(sequence)
 	if o.in == nil {
 		var kept bool
@@ -245,7 +219,7 @@ func (c *epoch) resultOf(sequence uint64) *owed {
 }
 
 // owes are the results that are passed on after a decision, as far as they are here.
-func (c *epoch) owes(d *decision, mine progress) (all []*owed) {
+func (c *epoch) owes(d *decision, mine completion.Progress) (all []*owed) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, f := range d.verdict.Fetch {
@@ -254,12 +228,12 @@ func (c *epoch) owes(d *decision, mine progress) (all []*owed) {
 			o = c.resultOf(f.Sequence)
 		}
 		for _, before := range c.owed {
-			if before.result == f.result {
+			if before.Result == f.Result {
 				o = before
 			}
 		}
 		if o == nil {
-			o = &owed{result: f.result}
+			o = &owed{Result: f.Result}
 			if f.Epoch == c.number {
 				o.in = c.heldPart(f.Sequence)
 			}
@@ -312,48 +286,8 @@ func (o *owed) bytes() (data []byte, spread func()) {
 	}
 }
 
-// fetch is a result that some survivors have and others lack.
-type fetch struct {
-	result
-	From int // the rank that has it, of the old epoch
-}
-
-// judgeProgress says what becomes of collectives, from what ranks have come to.
-func (v *verdict) judgeProgress(of map[int]progress) {
-	v.Begun, v.Ended = math.MaxUint64, math.MaxUint64
-	lacks := map[result]bool{}
-	for _, p := range of {
-		v.Begun, v.Ended = min(v.Begun, p.Begun), min(v.Ended, p.Finished)
-		v.Finished = max(v.Finished, p.Finished)
-		for _, r := range p.Lacks {
-			lacks[r] = true
-		}
-	}
-	for _, rank := range slices.Sorted(maps.Keys(of)) {
-		p := of[rank]
-		for _, r := range p.Has {
-			known := slices.ContainsFunc(v.Fetch, func(f fetch) bool { return f.result == r })
-			// What some have not called yet they will call in the next epoch.
-			missing := r.Epoch == p.Epoch && r.Sequence > v.Ended && r.Sequence <= v.Begun
-			if !known && (missing || lacks[r]) {
-				v.Fetch = append(v.Fetch, fetch{r, rank})
-			}
-		}
-	}
-	slices.SortFunc(v.Fetch, func(a, b fetch) int {
-		return cmp.Or(cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.Sequence, b.Sequence))
-	})
-}
-
-// fetches tells whether a result is passed on.
-func (v *verdict) fetches(epoch uint32, sequence uint64) bool {
-	return slices.ContainsFunc(v.Fetch, func(f fetch) bool {
-		return f.Epoch == epoch && f.Sequence == sequence
-	})
-}
-
-// completion is what a communicator completes.
-type completion struct {
+// completing is what a communicator completes.
+type completing struct {
 	recovering *recovery // not nil while the communicator recovers by itself
 	held       []*held   // what does not end before
 	owed       []*owed   // what is passed on then
@@ -414,75 +348,55 @@ func (c *epoch) settleHeld(d *decision) {
 		} else {
 			h.reconsider(c.owed, &d.verdict)
 		}
-		h.moveRoots(c, d)
+		h.moveRoots(d)
 	}
 	c.owed = d.owed
 }
 
 // judge finds out what becomes of a work, at the end of its epoch.
-func (h *held) judge(mine progress, v *verdict) {
+func (h *held) judge(mine completion.Progress, v *verdict) {
 	h.operations = slices.Clone(h.operations) // roots will move
-	h.fates = make([]fate, len(h.operations))
-	confirmed := len(h.Parts()) > len(h.operations)
+	h.outcomes = make([]completion.Outcome, len(h.operations))
 	for i := range h.operations {
-		switch s := h.Parts()[i].Message.Sequence; {
-		case v.fetches(h.of.number, s):
-			if s > mine.Finished {
-				h.fates[i] = awaiting
-			}
-		case s <= v.Ended:
-		case s > v.Finished:
-			h.fates[i] = again
-		case h.operations[i].Collective == plan.Barrier:
-		case confirmed: // it has ended on some ranks, but no work with it has
-			h.fates[i] = again
-		default:
+		h.outcomes[i] = v.Outcome(h.collective(i), mine.Finished)
+		if h.outcomes[i] == completion.Lost {
 			h.fail(fault.ErrRevoked, "the members have changed, and its result is lost")
 		}
 	}
 }
 
+// collective is an operation of a work as completion sees it.
+func (h *held) collective(i int) completion.Collective {
+	return completion.Collective{Epoch: h.of.number, Sequence: h.Parts()[i].Message.Sequence,
+		Empty:     h.operations[i].Collective == plan.Barrier,
+		Confirmed: len(h.Parts()) > len(h.operations)}
+}
+
 // reconsider finds out what becomes of a work, whose results were passed on in an epoch that has
-// failed. What no rank has that lives runs once more: then none has ended it.
+// failed.
 func (h *held) reconsider(results []*owed, v *verdict) {
-	for i, f := range h.fates {
-		s := h.Parts()[i].Message.Sequence
+	for i, o := range h.outcomes {
+		c := h.collective(i)
 		here := !slices.ContainsFunc(results, func(o *owed) bool {
-			return o.Epoch == h.of.number && o.Sequence == s && !o.has
+			return o.Epoch == c.Epoch && o.Sequence == c.Sequence && !o.has
 		})
-		switch {
-		case f != awaiting:
-		case here:
-			h.fates[i] = resulted
-		case !v.fetches(h.of.number, s):
-			h.fates[i] = again
-		}
+		h.outcomes[i] = v.Reconsider(o, c, here)
 	}
 }
 
 // moveRoots gives what may run again the roots' ranks in the epoch that a decision makes of the old
 // one.
-func (h *held) moveRoots(old *epoch, d *decision) {
+func (h *held) moveRoots(d *decision) {
 	for i := range h.operations {
-		op := &h.operations[i]
-		if h.fates[i] == resulted || !op.Collective.Rooted() {
+		op, lost := &h.operations[i], false
+		if !op.Collective.Rooted() {
 			continue
 		}
-		if op.Root != noRoot {
-			if root, survives := d.value.Rank(op.Root); survives {
-				op.Root = root
-				continue
-			}
-		}
-		if h.fates[i] == again {
+		if op.Root, lost = completion.Root(h.outcomes[i], op.Root, d.value.Rank); lost {
 			h.fail(fault.ErrPeerFailed, "its root has ended")
 		}
-		op.Root = noRoot
 	}
 }
-
-// noRoot is the root of what cannot run again, because its root has ended.
-const noRoot = -1
 
 func (h *held) fail(kind error, format string, args ...any) {
 	if h.cause == nil {
@@ -494,7 +408,7 @@ func (h *held) fail(kind error, format string, args ...any) {
 func (c *Comm) redo(h *held) {
 	var operations []call.Operation
 	for i, op := range h.operations {
-		if h.fates[i] == again {
+		if h.outcomes[i] == completion.Reruns {
 			operations = append(operations, op)
 		}
 	}
@@ -503,7 +417,7 @@ func (c *Comm) redo(h *held) {
 		return
 	}
 	for _, b := range h.before {
-		if h.fates[b.operation] == again {
+		if h.outcomes[b.operation] == completion.Reruns {
 			copy(unsafe.Slice((*byte)(b.at), len(b.data)), b.data)
 		}
 	}

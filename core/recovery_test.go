@@ -3,12 +3,12 @@ package core
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"runtime"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/goccl/goccl/core/completion"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/plan"
@@ -137,56 +137,6 @@ func TestResultIsFetched(t *testing.T) {
 	}
 }
 
-// What becomes of collectives is decided from what the ranks have come to.
-func TestJudgeProgress(t *testing.T) {
-	const epoch = 3
-	of := func(begun, finished uint64, has ...uint64) progress {
-		p := progress{Epoch: epoch, Begun: begun, Finished: finished}
-		for _, s := range has {
-			p.Has = append(p.Has, result{epoch, s, 8})
-		}
-		return p
-	}
-	old := func(p progress, has, lacks []uint64) progress {
-		for _, s := range has {
-			p.Has = append(p.Has, result{epoch - 1, s, 8})
-		}
-		for _, s := range lacks {
-			p.Lacks = append(p.Lacks, result{epoch - 1, s, 8})
-		}
-		return p
-	}
-	get := func(epoch uint32, s uint64, from int) fetch { return fetch{result{epoch, s, 8}, from} }
-	for name, test := range map[string]struct {
-		of   map[int]progress
-		want verdict
-	}{
-		"all are as far": {map[int]progress{0: of(5, 5, 4, 5), 2: of(6, 5, 4, 5)},
-			verdict{Begun: 5, Ended: 5, Finished: 5}},
-		"one has ended it": {map[int]progress{0: of(5, 4, 3, 4), 1: of(5, 5, 4, 5), 2: of(5, 5, 4, 5)},
-			verdict{Begun: 5, Ended: 4, Finished: 5, Fetch: []fetch{get(epoch, 5, 1)}}},
-		"one is two behind": {map[int]progress{0: of(6, 6, 5, 6), 1: of(6, 4, 3, 4)},
-			verdict{Begun: 6, Ended: 4, Finished: 6,
-				Fetch: []fetch{get(epoch, 5, 0), get(epoch, 6, 0)}}},
-		"one has not called it": {map[int]progress{0: of(6, 6, 5, 6), 1: of(5, 4, 3, 4)},
-			verdict{Begun: 5, Ended: 4, Finished: 6, Fetch: []fetch{get(epoch, 5, 0)}}},
-		"none that lives has it": {map[int]progress{0: of(5, 5, 4), 1: of(5, 4, 3, 4)},
-			verdict{Begun: 5, Ended: 4, Finished: 5}},
-		"passed on to some": {map[int]progress{0: old(of(2, 2), nil, []uint64{7}),
-			1: old(of(2, 2), []uint64{7}, nil), 2: old(of(2, 2), []uint64{7}, nil)},
-			verdict{Begun: 2, Ended: 2, Finished: 2, Fetch: []fetch{get(epoch-1, 7, 1)}}},
-		"passed on to all": {map[int]progress{0: old(of(2, 2), []uint64{7}, nil), 1: of(2, 2),
-			2: old(of(2, 2), []uint64{7}, nil)}, verdict{Begun: 2, Ended: 2, Finished: 2}},
-		"passed on to none": {map[int]progress{0: old(of(2, 2), []uint64{7}, []uint64{8}),
-			1: old(of(2, 2), []uint64{7}, []uint64{8})}, verdict{Begun: 2, Ended: 2, Finished: 2}},
-	} {
-		var got verdict
-		if got.judgeProgress(test.of); !reflect.DeepEqual(got, test.want) {
-			t.Errorf("%s: %+v; want %+v", name, got, test.want)
-		}
-	}
-}
-
 // What a decision says of works is held on to where another member dies before they have completed:
 // numbers of collectives mean nothing in the epoch between.
 func TestHeldTwice(t *testing.T) {
@@ -195,7 +145,7 @@ func TestHeldTwice(t *testing.T) {
 	first := &epoch{ofComm: ofComm{c}, Roster: e.Roster}
 	second := &epoch{ofComm: ofComm{c}, Roster: e.Roster, number: 1}
 	decide := func(e *epoch, size int, survivors []int, v verdict) {
-		d := &decision{mine: progress{Epoch: e.number, Finished: 1}, verdict: v,
+		d := &decision{mine: completion.Progress{Epoch: e.number, Finished: 1}, verdict: v,
 			value: &membership.Value{Survivors: membership.NewSet(size, survivors...)}}
 		d.owed = e.owes(d, d.mine)
 		e.settleHeld(d)
@@ -210,7 +160,9 @@ func TestHeldTwice(t *testing.T) {
 		c.held = append(c.held, h)
 		return h
 	}
-	fetched := func(s uint64) fetch { return fetch{result{0, s, 8}, 1} }
+	fetched := func(s uint64) completion.Fetch {
+		return completion.Fetch{Result: completion.Result{Sequence: s, Bytes: 8}, From: 1}
+	}
 	lost := hold(2, plan.AllReduce, 0, false)
 	confirmed := hold(3, plan.AllReduce, 0, true)
 	kept, gone, here := hold(4, plan.Broadcast, 3, true), hold(5, plan.Broadcast, 3, true),
@@ -218,34 +170,35 @@ func TestHeldTwice(t *testing.T) {
 	rootless := hold(7, plan.Broadcast, 2, true)
 	undone := hold(8, plan.Broadcast, 3, true)
 	late := hold(9, plan.Broadcast, 2, true)
-	decide(first, 4, []int{1, 2, 3}, verdict{Begun: 9, Ended: 1, Finished: 7,
-		Fetch: []fetch{fetched(4), fetched(5), fetched(6), fetched(7)}})
+	decide(first, 4, []int{1, 2, 3}, verdict{Judgement: completion.Judgement{Begun: 9, Ended: 1,
+		Finished: 7, Fetch: []completion.Fetch{fetched(4), fetched(5), fetched(6), fetched(7)}}})
 	for _, o := range c.owed {
 		o.has = o.Sequence == 6
 	}
-	decide(second, 3, []int{0, 2}, verdict{Finished: 20, Fetch: []fetch{fetched(4)}})
+	decide(second, 3, []int{0, 2}, verdict{Judgement: completion.Judgement{Finished: 20,
+		Fetch: []completion.Fetch{fetched(4)}}})
 	for name, test := range map[string]struct {
 		*held
-		fate  fate
-		root  int
-		cause error
+		outcome completion.Outcome
+		root    int
+		cause   error
 	}{
-		"lost":         {lost, resulted, 0, fault.ErrRevoked},
-		"confirmed":    {confirmed, again, 0, nil},
-		"fetched":      {kept, awaiting, 1, nil},
-		"gone":         {gone, again, 1, nil},
-		"here":         {here, resulted, 1, nil},
-		"without root": {rootless, again, noRoot, fault.ErrPeerFailed},
-		"not ended":    {undone, again, 1, nil},
-		"root is lost": {late, again, noRoot, fault.ErrPeerFailed},
+		"lost":         {lost, completion.Lost, 0, fault.ErrRevoked},
+		"confirmed":    {confirmed, completion.Reruns, 0, nil},
+		"fetched":      {kept, completion.Awaits, 1, nil},
+		"gone":         {gone, completion.Reruns, 1, nil},
+		"here":         {here, completion.HasResult, 1, nil},
+		"without root": {rootless, completion.Reruns, completion.NoRoot, fault.ErrPeerFailed},
+		"not ended":    {undone, completion.Reruns, 1, nil},
+		"root is lost": {late, completion.Reruns, completion.NoRoot, fault.ErrPeerFailed},
 	} {
 		op := &test.operations[0]
 		cause := error(nil)
 		if test.held.cause != nil {
 			cause = test.held.cause
 		}
-		if test.fates[0] != test.fate || op.Root != test.root || !errors.Is(cause, test.cause) {
-			t.Errorf("%s: fate %d, root %d, %v", name, test.fates[0], op.Root, cause)
+		if test.outcomes[0] != test.outcome || op.Root != test.root || !errors.Is(cause, test.cause) {
+			t.Errorf("%s: outcome %d, root %d, %v", name, test.outcomes[0], op.Root, cause)
 		}
 	}
 }

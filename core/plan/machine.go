@@ -18,6 +18,9 @@ type machine[T any] struct {
 	rings []ring[T] // of each pair that of the lower rank's messages, then that of the other's
 	idle  ring[T]   // stands for the rings of all other pairs
 	ready []int     // the ranks that are not blocked, each once
+	// pick chooses which of these ranks goes on, until it is blocked: an index. nil: the last one that
+	// has become ready. No result depends on it.
+	pick func(ready []int) int
 }
 
 // progress is how far a rank is.
@@ -175,8 +178,12 @@ func (m *machine[T]) ring(r int, peer int32, second bool) *ring[T] {
 // rings are as the step finds them.
 func (m *machine[T]) run(do func(r int, s *Step) error) error {
 	for len(m.ready) > 0 {
-		r := m.ready[len(m.ready)-1]
-		m.ready = m.ready[:len(m.ready)-1]
+		at := len(m.ready) - 1
+		if m.pick != nil {
+			at = m.pick(m.ready)
+		}
+		r := m.ready[at]
+		m.ready = slices.Delete(m.ready, at, at+1)
 		for p := &m.ranks[r]; p.next < len(p.plan.Steps); {
 			s := &p.plan.Steps[p.next]
 			peer, err := m.waitsFor(r, s)

@@ -1,6 +1,9 @@
 package plan
 
 import (
+	"cmp"
+	"math/rand/v2"
+	"reflect"
 	"runtime"
 	"slices"
 	"testing"
@@ -22,6 +25,55 @@ func TestMachineHoldsPairsInUse(t *testing.T) {
 		}
 		if g := m.out(r, int32(r+3)%64); g != &m.idle {
 			t.Errorf("rank %d has a ring to one that no plan joins to it", r)
+		}
+	}
+}
+
+// Whichever rank that can goes on first, all come to their ends, and each hears the same.
+func TestAnyRankMayGoOn(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	picks := map[string]func(ready []int) int{
+		"the first":      func([]int) int { return 0 },
+		"the last":       func(ready []int) int { return len(ready) - 1 },
+		"the lowest":     func(ready []int) int { return slices.Index(ready, slices.Min(ready)) },
+		"the highest":    func(ready []int) int { return slices.Index(ready, slices.Max(ready)) },
+		"any, by chance": func(ready []int) int { return random.IntN(len(ready)) },
+	}
+	for _, j := range mutationJobs() {
+		j := j.with(cmp.Or(j.Size, 3))
+		plans, params := j.build(t)
+		// A message tells who has put it, and in which step.
+		type message struct{ rank, step int }
+		var want [][]message
+		for name, pick := range picks {
+			m := newMachine[[]message](plans, func(rank int) int { return params[rank].Slots - 1 })
+			heard, asked := make([][]message, len(plans)), 0
+			m.pick = func(ready []int) int { asked++; return pick(ready) }
+			err := m.run(func(r int, s *Step) error {
+				put := message{r, m.ranks[r].next}
+				switch s.Op {
+				case Put, Offer:
+					g := m.out(r, s.Peer)
+					g.of = append(g.of, put)
+				case PutToAll:
+					for _, g := range m.outs(r) {
+						g.of = append(g.of, put)
+					}
+				case Wait:
+					g := m.in(r, s.Peer)
+					heard[r] = append(heard[r], g.of[g.waited])
+				}
+				return nil
+			})
+			if err != nil || asked < len(plans) {
+				t.Fatalf("%v, %s first: asked %d times, %v", j, name, asked, err)
+			}
+			if want == nil {
+				want = heard
+			}
+			if !reflect.DeepEqual(heard, want) {
+				t.Errorf("%v, %s first: %v, want %v", j, name, heard, want)
+			}
 		}
 	}
 }

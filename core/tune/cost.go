@@ -30,11 +30,11 @@ func (cost levelCost) of(radices []int) (all int64) {
 // rank to rank.
 func (t *Topology) multiplyCost(stride, radix int, bytes int64) int64 {
 	k, twins := t.linkAt(stride*radix), int64(radix-1)
-	cost := k.latency + times(twins, 2*k.overhead+times(bytes, k.gap+reduceGap))
+	cost := k.Latency + times(twins, 2*k.Overhead+times(bytes, k.Gap+reduceGap))
 	if last := t.Size % stride; last > 0 {
 		near := t.linkAt(stride)
 		hops := int64(bits.Len(uint((stride - 1) / last)))
-		cost += hops * (near.latency + 2*near.overhead + times(bytes, near.gap))
+		cost += hops * (near.Latency + 2*near.Overhead + times(bytes, near.Gap))
 	}
 	return cost
 }
@@ -49,7 +49,7 @@ func (t *Topology) scatterCost(stride, radix int, bytes int64) int64 {
 	}
 	twins := int64(radix - 1)
 	part := bytes * pieces / int64(stride) / int64(radix)
-	exchange := k.latency + times(twins, 2*k.overhead*pieces+times(part, k.gap))
+	exchange := k.Latency + times(twins, 2*k.Overhead*pieces+times(part, k.Gap))
 	return 2*exchange + times(twins, times(part, reduceGap))
 }
 
@@ -57,7 +57,7 @@ func (t *Topology) scatterCost(stride, radix int, bytes int64) int64 {
 func (t *Topology) blocksCost(stride, radix int, bytes int64) int64 {
 	k := t.linkAt(stride * radix)
 	messages := int64(radix-1) * int64(max(t.Size/(stride*radix), 1))
-	return k.latency + times(messages, 2*k.overhead+times(bytes, k.gap))
+	return k.Latency + times(messages, 2*k.Overhead+times(bytes, k.Gap))
 }
 
 // mostRadix is the most siblings of a block. With more a rank would have more peers, each with
@@ -113,8 +113,8 @@ func (t *Topology) toAllCost(bytes, messages, gap int64) int64 {
 	if !t.MultiHost {
 		k = between
 	}
-	each := func(k link) int64 { return times(messages, 2*k.overhead) + times(bytes, k.gap+gap) }
-	return between.latency + times(near, each(k)) + times(far, each(between))
+	each := func(k Link) int64 { return times(messages, 2*k.Overhead) + times(bytes, k.Gap+gap) }
+	return between.Latency + times(near, each(k)) + times(far, each(between))
 }
 
 // treeCost is that of the longest way along a binomial tree: at each hop of so many bytes, where
@@ -125,7 +125,7 @@ func (t *Topology) treeCost(bytes, gap int64, packed bool) (cost int64) {
 		if packed {
 			hop = times(hop, int64(min(reach, t.Size-reach)))
 		}
-		cost += k.latency + 2*k.overhead + times(hop, k.gap+gap)
+		cost += k.Latency + 2*k.Overhead + times(hop, k.Gap+gap)
 	}
 	return cost
 }
@@ -141,7 +141,7 @@ func (t *Topology) treesCost(bytes, messages int64) int64 {
 		return t.treeCost(bytes, reduceGap, false) + t.treeCost(bytes, 0, false)
 	}
 	k := t.linkAt(t.Size)
-	return 2*times(messages, k.latency+2*k.overhead) + t.passes(3)*times(bytes, 2*k.gap+reduceGap)
+	return 2*times(messages, k.Latency+2*k.Overhead) + t.passes(3)*times(bytes, 2*k.Gap+reduceGap)
 }
 
 // passes is how many times as much as in a direct exchange bytes cost on a crowded host that ranks

@@ -115,7 +115,7 @@ func (s *Shape) cost(op *call.Operation, a plan.Algorithm) int64 {
 		case l.packed && !wholes(c): // one of scatter and gather
 			cost /= 2
 		case a == plan.Hierarchical:
-			cost += (s.passes(2) - 1) * times(block, 2*s.linkAt(s.Size).gap+reduceGap)
+			cost += (s.passes(2) - 1) * times(block, 2*s.linkAt(s.Size).Gap+reduceGap)
 		}
 		return cost
 	case a == plan.BinomialTree && c == plan.AllReduce:

@@ -3,46 +3,48 @@ package tune
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// link is what a message costs on a kind of channel, by LogGP, in picoseconds.
-type link struct {
-	latency  int64 // from end to end
-	overhead int64 // of a CPU, at each end
-	gap      int64 // a byte
+// Link is what a message costs on a kind of channel, by LogGP (Alexandrov and others, 1995), in
+// picoseconds.
+type Link struct {
+	Latency  int64 // from end to end
+	Overhead int64 // of a CPU, at each end
+	Gap      int64 // a byte
 }
 
 // Links are what messages cost between ranks that have a CPU each, by kind. `goccl tune` measures
 // those of a host.
 type Links struct {
-	memory   link // of ranks that share memory
-	loopback link // TCP within a host
-	tcp      link // TCP between hosts
-	verbs    link // RDMA between hosts
+	memory   Link // of ranks that share memory
+	loopback Link // TCP within a host
+	tcp      Link // TCP between hosts
+	verbs    Link // RDMA between hosts
 }
 
 // defaultLinks are those of a host as measured on two CPUs that share no cache: what a cache
 // between them saves is no reason to choose otherwise. TCP is of 25 Gbit/s, RDMA of 200 Gbit/s.
 var defaultLinks = Links{
-	memory:   link{250_000, 100_000, 100},
-	loopback: link{8_000_000, 2_000_000, 250},
-	tcp:      link{15_000_000, 4_000_000, 320},
-	verbs:    link{2_000_000, 400_000, 40},
+	memory:   Link{250_000, 100_000, 100},
+	loopback: Link{8_000_000, 2_000_000, 250},
+	tcp:      Link{15_000_000, 4_000_000, 320},
+	verbs:    Link{2_000_000, 400_000, 40},
 }
 
 // Those of an oversubscribed host are of 8, 16 and 64 ranks on two CPUs, by turns: the time divided
 // by how many ranks share a CPU, for all that is told apart by them takes in proportion. There a
 // level waits until all ranks have had a turn.
 var (
-	oversubscribedMemory = link{7_500_000, 300_000, 60}
-	oversubscribedPort   = link{15_000_000, 5_500_000, 300}
+	oversubscribedMemory = Link{7_500_000, 300_000, 60}
+	oversubscribedPort   = Link{15_000_000, 5_500_000, 300}
 )
 
 // domainLink is that of ranks whose CPUs share a cache. Its latency is an assumption, so it divides
 // levels, and makes none: bytes cost what they do in memory.
-var domainLink = link{100_000, 100_000, 100}
+var domainLink = Link{100_000, 100_000, 100}
 
 // Figures up to these are allowed, so that no estimate overflows.
 const (
@@ -56,7 +58,7 @@ func (l *Links) Set(text string) error {
 	if text == "" {
 		return nil
 	}
-	kinds := map[string]*link{"memory": &l.memory, "loopback": &l.loopback, "tcp": &l.tcp,
+	kinds := map[string]*Link{"memory": &l.memory, "loopback": &l.loopback, "tcp": &l.tcp,
 		"verbs": &l.verbs}
 	for item := range strings.SplitSeq(text, ",") {
 		name, value, _ := strings.Cut(item, "=")
@@ -74,14 +76,14 @@ func (l *Links) Set(text string) error {
 			}
 			k[i] = n
 		}
-		*kind = link{1000 * k[0], 1000 * k[1], k[2]}
+		*kind = Link{1000 * k[0], 1000 * k[1], k[2]}
 	}
 	return nil
 }
 
 // linkAt is the link between ranks of a block of so many ranks. Those of a host share what joins it
 // to others.
-func (t *Topology) linkAt(block int) link {
+func (t *Topology) linkAt(block int) Link {
 	within := !t.MultiHost || block <= t.Group
 	switch memory := !t.Ports || t.Memory && t.MultiHost && within; {
 	case memory && t.Oversubscribed:
@@ -99,8 +101,26 @@ func (t *Topology) linkAt(block int) link {
 	if t.RDMA {
 		between = t.links.verbs
 	}
-	between.gap *= int64(max(t.Group, 1))
+	between.Gap *= int64(max(t.Group, 1))
 	return between
+}
+
+// LinkBetween returns what a message costs between two ranks, which differ. It is that of the
+// smallest block of ranks that has both: a domain, a host, or all.
+func (t *Topology) LinkBetween(a, b int) Link {
+	group, domain := t.Group, t.Domain
+	if t.Order != nil {
+		a, b = slices.Index(t.Order, a), slices.Index(t.Order, b)
+		group, domain = t.OrderGroup, t.OrderDomain
+	}
+	ordered := *t
+	ordered.Group, ordered.Domain = group, domain
+	for _, block := range []int{domain, group} {
+		if block > 1 && a/block == b/block {
+			return ordered.linkAt(block)
+		}
+	}
+	return ordered.linkAt(t.Size)
 }
 
 // times is a product, or less where sums of such products would overflow. Neither is negative.

@@ -33,7 +33,7 @@ func TestSetLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := defaultLinks
-	want.memory, want.verbs = link{1_000, 2_000, 3}, link{4_000, 5_000, 6}
+	want.memory, want.verbs = Link{1_000, 2_000, 3}, Link{4_000, 5_000, 6}
 	if links != want {
 		t.Errorf("%+v, want %+v", links, want)
 	}
@@ -119,6 +119,46 @@ func TestSurveyFindsRDMA(t *testing.T) {
 		places[1].Host = places[0].Host
 		if Survey(places).RDMA {
 			t.Errorf("%q: RDMA joins ranks of one host", fabrics)
+		}
+	}
+}
+
+// Two ranks are joined by what joins the smallest block that has both.
+func TestLinkBetween(t *testing.T) {
+	// Two hosts of four ranks, of two domains each; numbered in order, and by turns.
+	at := func(host, domain int) Place {
+		name := string(rune('a' + host))
+		return Place{Host: name, CPUs: 4, Domain: domain + 1, Memory: name, Fabric: "e"}
+	}
+	for _, turns := range []bool{false, true} {
+		var places []Place
+		for i := range 8 {
+			p := at(i/4, i/2%2)
+			if turns {
+				p = at(i%2, i/2/2)
+			}
+			places = append(places, p)
+		}
+		topology := Survey(places)
+		topology.links = defaultLinks
+		for a, p := range places {
+			for b, q := range places {
+				want := topology.linkAt(8)
+				switch {
+				case a == b:
+					continue
+				case p.Host == q.Host && p.Domain == q.Domain:
+					want = domainLink
+				case p.Host == q.Host:
+					want = defaultLinks.memory
+				}
+				if turns && p.Host != q.Host { // the hosts' ranks share what joins them to others
+					want.Gap = defaultLinks.verbs.Gap * 4
+				}
+				if got := topology.LinkBetween(a, b); got != want {
+					t.Errorf("by turns %v, ranks %d and %d: %+v, want %+v", turns, a, b, got, want)
+				}
+			}
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 )
@@ -210,5 +211,53 @@ func TestAlgorithmIsKept(t *testing.T) {
 	c.Destroy()
 	if name := c.Algorithm(66); name != "" {
 		t.Errorf("after the end: %q", name)
+	}
+}
+
+// A part that has a plan runs just that, and the next call of the same collective goes its own way.
+func TestPartWithPlan(t *testing.T) {
+	const size, n = 3, 1000
+	for _, kind := range transports {
+		w := newWorld(t, kind, size, time.Minute)
+		for _, algorithm := range []plan.Algorithm{plan.OneShot, plan.TwoShot, plan.BinomialTree} {
+			w.each(func(rank int) error {
+				c := w.comms[rank]
+				e := now(c)
+				op, out := sumOf(t, rank, n, false)
+				s := e.shape.Segments(&op)[0].Params
+				s.Algorithm, s.Radices = algorithm, nil
+				p, err := plan.Build(s)
+				if err != nil {
+					return err
+				}
+				compiled, err := exec.Compile(p, kind == "tcp", true)
+				if err != nil {
+					return err
+				}
+				defer compiled.Free()
+				work, err := e.prepare(CallOptions{}, []Operation{op})
+				if err != nil {
+					return err
+				}
+				part := &work.Parts()[0]
+				part.Plan = compiled
+				c.lockOrder()
+				work.SetTimeout(time.Minute)
+				if err := e.order.Start(&part.Message); err != nil {
+					return err
+				}
+				e.queue.Push(work)
+				c.mu.Unlock()
+				work.Started()
+				if _, err := work.Wait(-1); err != nil {
+					return err
+				}
+				if got := c.Algorithm(c.Sequence()); got != algorithm.String() {
+					return fmt.Errorf("it went by %s, not %v", got, algorithm)
+				}
+				return sumIs(out, []int{0, 1, 2})
+			})
+		}
+		everything(t, w)
 	}
 }

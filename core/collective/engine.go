@@ -186,11 +186,13 @@ func (e *Engine) begin(p *work.Part) *fault.Error {
 		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message))
 	}
 	e.binding = b
-	e.layOut(op)
-	e.begun, e.segments, e.current = true, e.laid.segments, nil
-	e.algorithm = e.laid.algorithm()
-	if e.shareable(op) {
-		e.current = e.direct(op)
+	e.begun, e.segments, e.current = true, nil, p.Plan
+	if p.Plan == nil {
+		e.layOut(op)
+		e.segments, e.algorithm = e.laid.segments, e.laid.algorithm()
+		if e.shareable(op) {
+			e.current = e.direct(op)
+		}
 	}
 	if e.current != nil {
 		e.algorithm = e.current.Algorithm
@@ -302,7 +304,7 @@ const fastPathMax = 1 << 20
 func (e *Engine) publish(p *work.Part) {
 	op := p.Operation
 	// Calls by the fast path name no schedule.
-	if p.Begun != nil || op.OfSplit || op.Schedule != 0 || !e.Shape.AllMemory ||
+	if p.Begun != nil || p.Plan != nil || op.OfSplit || op.Schedule != 0 || !e.Shape.AllMemory ||
 		e.Window.Layout.Ranks > exec.FastPathBlocks || op.Op == reduce.PreMulSum ||
 		e.Recovers && (op.Collective == plan.Reduce || op.Collective == plan.Broadcast) ||
 		op.Collective == plan.AllReduce && len(op.InCounts) != 1 || op.Largest() > fastPathMax {

@@ -71,6 +71,9 @@ type Part struct {
 	Operation *call.Operation
 	Message   plan.Message
 	Begun     *exec.Compiled // the run has been left half done with it by the fast path
+	// Plan is what is run, of one segment; nil: what the engine finds best. All ranks give theirs of
+	// the same.
+	Plan *exec.Compiled
 }
 
 // Work is one or several operations that were started together. Its methods may be called from any

@@ -24,12 +24,12 @@ type decision struct {
 	begun     bool                  // this rank has moved; under Comm.mu
 	ended     chan struct{}         // closed once value or cause is set
 	value     *membership.Value
-	verdict   verdict // of value; set by decide
+	record    record // of value; set by reachDecision
 	cause     *fault.Error
 
 	// What Recover goes on with; under Comm.changing.
-	mine completion.Progress // in the epoch that ends
-	owed []*owed             // what is passed on
+	mine      completion.Progress // in the epoch that ends
+	transfers []*transfer         // what is passed on
 }
 
 const (
@@ -176,10 +176,10 @@ func (c *epoch) onAgree(src int, payload []byte) error {
 	return nil
 }
 
-// decide has the epoch's members decide who goes on, and returns what they have decided. Members
-// that it has lost, and those that do not answer, take no part. For others it waits for half of the
-// time that the context has.
-func (c *epoch) decide(ctx context.Context, m motion, exclude []int) (*decision, error) {
+// reachDecision has the epoch's members decide who goes on, and returns their decision. Members
+// that are lost or do not answer take no part. It waits for the others for half of the context's
+// time.
+func (c *epoch) reachDecision(ctx context.Context, m proposal, exclude []int) (*decision, error) {
 	var nonce [membership.NonceSize]byte
 	rand.Read(nonce[:])
 	m.Ended = !m.Completes && c.failed() != nil
@@ -212,21 +212,21 @@ func (c *epoch) decide(ctx context.Context, m motion, exclude []int) (*decision,
 	}
 	c.fenceLeftOut(d)
 	var err error
-	if d.verdict, err = readVerdict(d.value, c.Size()); err != nil {
+	if d.record, err = readRecord(d.value, c.Size()); err != nil {
 		return nil, fault.From(err, fault.ErrInternal, "decision").In(&c.Members)
 	}
-	if d.verdict.GivesUp && m.Completes {
+	if d.record.GivesUp && m.Completes {
 		return nil, c.Members.Errorf(fault.ErrRevoked, "others have failed for another reason than a "+
 			"peer's end, so that nothing can be completed")
 	}
-	if d.verdict.Recovers {
+	if d.record.Recovers {
 		// This rank recovers, too, even if it has not heard of the failure yet.
 		c.fail(c.Members.Errorf(fault.ErrPeerFailed, "others recover from a failure"), false)
 		return nil, errRecovers
 	}
-	if d.verdict.Calls != nil {
+	if d.record.Calls != nil {
 		return nil, c.Members.Errorf(fault.ErrMismatch, "the ranks have called different things").
-			Calling(d.verdict.Calls).During(m.Operation, 0)
+			Calling(d.record.Calls).During(m.Operation, 0)
 	}
 	return d, nil
 }

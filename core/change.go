@@ -108,7 +108,7 @@ func (c *Comm) Renew(ctx context.Context) error {
 }
 
 // ofRecovery are the options of collectives that an epoch begins with.
-var ofRecovery = CallOptions{ahead: true, frail: true}
+var ofRecovery = CallOptions{internal: true, failFast: true}
 
 // run runs a collective until the context ends. Where it ends before its deadline the epoch fails,
 // as others may have begun the collective.

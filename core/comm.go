@@ -112,10 +112,9 @@ type CallOptions struct {
 	// WaitSoon tells that the caller will call Wait at once: no worker is woken, and Start itself
 	// already waits a little, so that a short operation has ended when it returns.
 	WaitSoon bool
-	// ahead tells that the operation comes before those that wait for a recovery; frail, that it fails
-	// where a member dies.
-	ahead, frail bool
-	in           *epoch // that it is for, and for no later one; nil: the present one
+	internal bool   // it does not wait for a recovery, which it is a part of
+	failFast bool   // it fails where a member dies: nobody completes it
+	in       *epoch // that it is for, and for no later one; nil: the present one
 }
 
 // Start starts one operation, or several as one work. Without CallOptions.WaitSoon it does not wait
@@ -140,7 +139,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	} else {
 		c.mu.Lock()
 	}
-	if recovering := c.recovering; recovering != nil && !o.ahead {
+	if recovering := c.recovering; recovering != nil && !o.internal {
 		c.mu.Unlock()
 		<-recovering.done
 		return c.Start(o, operations...)
@@ -191,7 +190,7 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 
 // prepare makes the work of some operations. It refuses bad arguments.
 func (e *epoch) prepare(o CallOptions, operations []Operation) (*Work, error) {
-	holds := e.recovers() && !o.frail && len(operations) > 0 &&
+	holds := e.recovers() && !o.failFast && len(operations) > 0 &&
 		!slices.ContainsFunc(operations, func(op Operation) bool { return !completes(&op) })
 	n := len(operations)
 	if holds && e.confirms(operations) {
@@ -213,7 +212,7 @@ func (e *epoch) prepare(o CallOptions, operations []Operation) (*Work, error) {
 		w.Add(work.Part{Operation: barrier, Message: e.message(barrier)})
 	}
 	if holds {
-		e.holdOnFailure(w, operations, nil)
+		e.suspendOnFailure(w, operations, nil)
 	}
 	if source := e.p2p.Source(operations); source != nil {
 		w.UseSource(source)
@@ -245,9 +244,9 @@ func (c *Comm) CarryOn(o CallOptions, operation call.Operation) (*Work, error) {
 	e := c.present.Load()
 	w := e.works.New(1, o.WaitSoon)
 	w.SetContributors(e.Size())
-	var h *held
+	var h *suspended
 	if c.recovers() && completes(&operation) {
-		h = e.holdOnFailure(w, []Operation{operation}, e.lost(&operation))
+		h = e.suspendOnFailure(w, []Operation{operation}, e.lost(&operation))
 	}
 	c.mu.Lock()
 	begun := c.fast.Leave()
@@ -255,12 +254,12 @@ func (c *Comm) CarryOn(o CallOptions, operation call.Operation) (*Work, error) {
 	if err := e.failed(); err != nil {
 		e.retire(&operation)
 		defer c.mu.Unlock()
-		if h == nil || !e.holds(err) {
+		if h == nil || !e.suspends(err) {
 			return nil, err.During(operation.Collective.String(), 0)
 		}
 		w.Add(work.Part{Operation: &operation, Message: c.fast.At(c.fast.Sequence())})
 		e.leftUndone(c.fast.Sequence())
-		c.held = append(c.held, h) // before the recovery can end
+		c.suspended = append(c.suspended, h) // before the recovery can end
 		return w, nil
 	}
 	if e.shape.AllMemory && small(&operation) {

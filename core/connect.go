@@ -24,10 +24,10 @@ type dial struct {
 	ended chan struct{} // closed when it is made, or has failed
 }
 
-// connect makes sure that there is a connection to a peer, or one is being made: until the channel
-// that it returns is closed. Next are peers that are needed soon: connections to them are made at
-// the same time, up to a number. A failure to make one fails the communicator. That the peer is
-// gone is none: PeerDown or PeerLeft tell of it, and then what needs the peer fails.
+// connect starts a connection to a peer, if there is none. The channel that it returns is closed
+// when the attempt is over. Next are peers that are needed soon: some of them are dialed at the
+// same time. An attempt that fails fails the communicator, except where the peer is gone: PeerDown
+// or PeerLeft report that, and what needs the peer fails then.
 func (c *epoch) connect(peer int, next ...int) <-chan struct{} {
 	d := &c.dialer
 	d.mu.Lock()

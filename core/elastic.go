@@ -61,7 +61,7 @@ func (c *Comm) Members() []Member {
 // A member that is left out gets ErrExcluded, those that are too few ErrNoQuorum: then there is no
 // next epoch for this rank. After another error Recover may be called again.
 func (c *Comm) Recover(ctx context.Context) error {
-	return c.follow(ctx, motion{Operation: "recover"}, false)
+	return c.follow(ctx, proposal{Operation: "recover"}, false)
 }
 
 // Grow is Recover that waits until a number of processes have come to join, for half of the
@@ -71,16 +71,17 @@ func (c *Comm) Grow(ctx context.Context, newcomers int) error {
 		return fault.Errorf(fault.ErrInvalidArgument, "grow: newcomers are %d, allowed are 1 to %d",
 			newcomers, membership.MaxJoiners)
 	}
-	return c.follow(ctx, motion{Operation: "grow", Newcomers: newcomers}, false)
+	return c.follow(ctx, proposal{Operation: "grow", Newcomers: newcomers}, false)
 }
 
 // errRecovers tells that the members recover by themselves first.
 var errRecovers = errors.New("the members recover by themselves")
 
-// follow goes on as a caller has asked. What members do by themselves comes first, on all of them,
-// and counts only where the present epoch is one that was asked for: then it need but work.
-func (c *Comm) follow(ctx context.Context, m motion, asked bool) error {
-	return c.decide(func(e *epoch) (err error) {
+// follow begins the next epoch for a caller. An automatic recovery comes first, on all members.
+// Asked tells that the present epoch is one that the caller asked for: then an epoch that works is
+// enough, whoever made it.
+func (c *Comm) follow(ctx context.Context, m proposal, asked bool) error {
+	return c.afterRecovery(func(e *epoch) (err error) {
 		if !asked || e.failed() != nil {
 			err = c.goOn(ctx, m)
 		}
@@ -90,7 +91,7 @@ func (c *Comm) follow(ctx context.Context, m motion, asked bool) error {
 }
 
 // goOn begins the next epoch. Its caller holds c.changing.
-func (c *Comm) goOn(ctx context.Context, m motion) error {
+func (c *Comm) goOn(ctx context.Context, m proposal) error {
 	ctx, cancel := c.limit(ctx)
 	defer cancel()
 	for {
@@ -102,7 +103,7 @@ func (c *Comm) goOn(ctx context.Context, m motion) error {
 			return err
 		}
 		// The next epoch has failed already: its members come to Recover.
-		m = motion{Operation: "recover", Completes: m.Completes}
+		m = proposal{Operation: "recover", Completes: m.Completes}
 	}
 }
 
@@ -123,9 +124,9 @@ func (c *Comm) limit(ctx context.Context) (context.Context, context.CancelFunc) 
 	}
 }
 
-func (c *Comm) recover(ctx context.Context, m motion) error {
+func (c *Comm) recover(ctx context.Context, m proposal) error {
 	if c.decided == nil {
-		if err := c.decideNext(ctx, m); err != nil {
+		if err := c.decideSuccessor(ctx, m); err != nil {
 			return err
 		}
 	}
@@ -138,8 +139,8 @@ func (c *Comm) recover(ctx context.Context, m motion) error {
 	return c.complete(ctx)
 }
 
-// decideNext has the members decide on the next epoch.
-func (c *Comm) decideNext(ctx context.Context, m motion) error {
+// decideSuccessor has the members decide on the next epoch.
+func (c *Comm) decideSuccessor(ctx context.Context, m proposal) error {
 	e := c.present.Load()
 	if err := c.alive(e); err != nil {
 		return err
@@ -166,12 +167,12 @@ func (c *Comm) decideNext(ctx context.Context, m motion) error {
 	if recovers && !m.Completes {
 		return errRecovers
 	}
-	d, err := e.decide(ctx, m, e.absent(ctx))
+	d, err := e.reachDecision(ctx, m, e.absent(ctx))
 	if err != nil {
 		c.bar(err)
 		return err
 	}
-	d.owed = e.owes(d, m.Progress) // the next epoch forgets what is here
+	d.transfers = e.transfersOf(d, m.Progress) // the next epoch forgets what is here
 	d.mine = m.Progress
 	c.decided = d
 	return nil
@@ -196,7 +197,7 @@ func (c *Comm) beginNext() error {
 	}
 	e.leadsTo(next)
 	next.welcomes()
-	e.settleHeld(d)
+	e.settleSuspended(d)
 	return nil
 }
 
@@ -369,7 +370,7 @@ func (c *Comm) Shrink(ctx context.Context, o ShrinkOptions) (child *Comm, err er
 				"but not %d, the caller's", rank, called.Size()-1, called.Rank)
 		}
 	}
-	err = c.decide(func(e *epoch) error {
+	err = c.afterRecovery(func(e *epoch) error {
 		if e != called && len(o.Exclude) > 0 {
 			return e.Members.Errorf(fault.ErrRevoked, "the members have changed: exclude has ranks of "+
 				"epoch %d, and this is epoch %d", called.number, e.number)
@@ -377,7 +378,7 @@ func (c *Comm) Shrink(ctx context.Context, o ShrinkOptions) (child *Comm, err er
 		if o.Abort {
 			c.Revoke("it is shrunk")
 		}
-		d, err := e.decide(ctx, motion{Operation: "shrink"}, o.Exclude)
+		d, err := e.reachDecision(ctx, proposal{Operation: "shrink"}, o.Exclude)
 		if err != nil {
 			return err
 		}
@@ -396,9 +397,9 @@ func (c *Comm) Shrink(ctx context.Context, o ShrinkOptions) (child *Comm, err er
 	return child, nil
 }
 
-// decide has a caller decide something with the members of the present epoch: after what they do by
-// themselves.
-func (c *Comm) decide(now func(e *epoch) error) error {
+// afterRecovery calls a function with the present epoch, once no automatic recovery is under way.
+// It calls it again where the members turn out to recover first.
+func (c *Comm) afterRecovery(now func(e *epoch) error) error {
 	for {
 		e := c.holdEpoch()
 		err := c.alive(e)
@@ -418,7 +419,7 @@ func (c *Comm) meetOrRecover(ctx context.Context) error {
 	err := c.meetAgain(ctx)
 	if errors.Is(err, fault.ErrPeerFailed) || errors.Is(err, fault.ErrRevoked) ||
 		c.newcomersFail(err) {
-		return c.follow(ctx, motion{Operation: "recover"}, true)
+		return c.follow(ctx, proposal{Operation: "recover"}, true)
 	}
 	return err
 }
@@ -456,10 +457,10 @@ func (c *epoch) shrunk(v *membership.Value) (*Comm, error) {
 func (c *Comm) Agree(ctx context.Context, flags uint64) (agreed uint64, err error) {
 	ctx, cancel := c.limit(ctx)
 	defer cancel()
-	err = c.decide(func(e *epoch) error {
-		d, err := e.decide(ctx, motion{Operation: "agree", Flags: flags}, nil)
+	err = c.afterRecovery(func(e *epoch) error {
+		d, err := e.reachDecision(ctx, proposal{Operation: "agree", Flags: flags}, nil)
 		if err == nil {
-			agreed = d.verdict.Flags
+			agreed = d.record.Flags
 		}
 		return err
 	})

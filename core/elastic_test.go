@@ -258,11 +258,11 @@ func TestLeastSize(t *testing.T) {
 func checkSettled(t *testing.T, w *world) {
 	t.Helper()
 	for rank, c := range w.comms {
-		until(t, "archives are closed", func() bool {
+		until(t, "no epoch lingers", func() bool {
 			r := w.runtimes[rank]
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			return len(r.archives) == 0
+			return len(r.lingering) == 0
 		})
 		until(t, "the epoch is settled", func() bool {
 			c.mu.Lock()
@@ -292,7 +292,7 @@ func TestEndsBeforeTheNextEpoch(t *testing.T) {
 	w.comms[1].Revoke("it is tried")
 	w.each(func(rank int) error {
 		if rank == 1 {
-			_, err := now(w.comms[1]).decide(soon(t), motion{Operation: "recover"}, nil)
+			_, err := now(w.comms[1]).reachDecision(soon(t), proposal{Operation: "recover"}, nil)
 			until(t, "the others have begun", func() bool {
 				return w.comms[0].Epoch() == 1 && w.comms[2].Epoch() == 1
 			})

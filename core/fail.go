@@ -10,8 +10,7 @@ import (
 	"github.com/goccl/goccl/core/transport"
 )
 
-// step gives membership news, and carries out what follows. What comes of an epoch that is over is
-// none.
+// step gives news to membership, and carries out its actions. An epoch that is over takes no news.
 func (c *epoch) step(e membership.Event) {
 	c.mu.Lock()
 	if c.over {

@@ -132,12 +132,12 @@ func FuzzMember(f *testing.F) {
 	})
 }
 
-// FuzzVerdict reads what a member has made of the reports of all: nothing that follows from it may
+// FuzzRecord reads what a member has made of the reports of all: nothing that follows from it may
 // be out of bounds.
-func FuzzVerdict(f *testing.F) {
-	state := motion{Operation: "recover", Progress: completion.Progress{Finished: 3,
+func FuzzRecord(f *testing.F) {
+	state := proposal{Operation: "recover", Progress: completion.Progress{Finished: 3,
 		Has: []completion.Result{{Sequence: 3, Bytes: 8}}}}
-	lags := motion{Operation: "agree", Progress: completion.Progress{Finished: 2}}
+	lags := proposal{Operation: "agree", Progress: completion.Progress{Finished: 2}}
 	decided, _ := judge(map[int][]byte{0: state.encode(), 2: lags.encode()}, 0)
 	f.Add(decided, state.encode())
 	f.Add([]byte(`{"Calls":{"7":"agree"},"Fetch":[{"Bytes":18446744073709551615,"From":1}]}`),
@@ -145,8 +145,8 @@ func FuzzVerdict(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text, state []byte) {
 		survivors := membership.NewSet(3, 0, 2)
 		made, _ := judge(map[int][]byte{0: state, 2: state}, 0)
-		for _, verdict := range [][]byte{text, made} {
-			v, err := readVerdict(&membership.Value{Survivors: survivors, Verdict: verdict}, 3)
+		for _, record := range [][]byte{text, made} {
+			v, err := readRecord(&membership.Value{Survivors: survivors, Verdict: record}, 3)
 			if err != nil {
 				continue
 			}

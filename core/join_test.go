@@ -405,7 +405,7 @@ func TestJoinMeetsTwice(t *testing.T) {
 	c := w.comms[0]
 	c.changing.Lock()
 	defer c.changing.Unlock()
-	if err := c.decideNext(soon(t), motion{Operation: "recover"}); err != nil {
+	if err := c.decideSuccessor(soon(t), proposal{Operation: "recover"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.beginNext(); err != nil {

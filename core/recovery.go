@@ -15,7 +15,7 @@ import (
 )
 
 // With Config.Recovery "survivors" or "all" a collective in which a member dies does not fail. Its
-// work is held, the members that are left recover by themselves, and then it completes:
+// work is suspended, the members that are left recover by themselves, and then it completes:
 //
 //   - Where a survivor has its result, all others get that, with the dead one's contribution.
 //   - Else it runs once more among the survivors, on the inputs that it was called with.
@@ -54,15 +54,15 @@ func (c *epoch) resultMost() int {
 	return 512 << 10
 }
 
-// held is a work that does not end as long as the members recover.
-type held struct {
+// suspended is a work that does not end before the members have recovered.
+type suspended struct {
 	*work.Work
 	of         *epoch // that it was started in: its parts have numbers of it
 	operations []call.Operation
 	before     []image
 
-	// What the members of that epoch have decided, by operation. All hold on to it where another
-	// member dies before they have completed.
+	// What the members of that epoch have decided, by operation. It stays where another member dies
+	// before they have completed.
 	outcomes []completion.Outcome
 	cause    *fault.Error // it cannot be completed
 }
@@ -81,14 +81,16 @@ func (c *epoch) confirms(operations []call.Operation) bool {
 	})
 }
 
-// holds tells whether works that end with a cause are held. It is called with the lock held.
-func (c *epoch) holds(cause *fault.Error) bool {
+// suspends reports whether works that end with a cause are suspended. It is called with the lock
+// held.
+func (c *epoch) suspends(cause *fault.Error) bool {
 	return c.recovering != nil && errors.Is(cause, fault.ErrPeerFailed)
 }
 
-// holdOnFailure has a work held where a member dies. Before has the inputs that are already lost.
-func (c *epoch) holdOnFailure(w *Work, operations []call.Operation, before []image) *held {
-	h := &held{Work: w, of: c, operations: operations, before: before}
+// suspendOnFailure has a work suspended where a member dies. Before has the inputs that are already
+// lost.
+func (c *epoch) suspendOnFailure(w *Work, operations []call.Operation, before []image) *suspended {
+	h := &suspended{Work: w, of: c, operations: operations, before: before}
 	for i := range operations {
 		if before == nil {
 			h.save(i)
@@ -99,25 +101,25 @@ func (c *epoch) holdOnFailure(w *Work, operations []call.Operation, before []ima
 }
 
 // Hold implements work.Holder.
-func (h *held) Hold(err *fault.Error) bool {
+func (h *suspended) Hold(err *fault.Error) bool {
 	h.of.mu.Lock()
 	defer h.of.mu.Unlock()
-	if !h.of.holds(err) {
+	if !h.of.suspends(err) {
 		return false
 	}
-	h.of.held = append(h.of.held, h)
+	h.of.suspended = append(h.of.suspended, h)
 	return true
 }
 
 // Ended implements work.Holder: it gives the copies of inputs back.
-func (h *held) Ended() {
+func (h *suspended) Ended() {
 	for i := range h.before {
 		h.of.runtime.images.Give(&h.before[i].data)
 	}
 }
 
 // save copies the inputs that an operation overwrites.
-func (h *held) save(operation int) {
+func (h *suspended) save(operation int) {
 	op := &h.operations[operation]
 	in, out := op.Uses(h.of.Rank)
 	if !in || !out || op.Collective == plan.Broadcast {
@@ -156,14 +158,14 @@ func (c *epoch) keepResult(p *work.Part) {
 	}
 }
 
-// owed is a result that members pass on. It stays at those that have it until all do, for one of
-// them may die meanwhile.
-type owed struct {
+// transfer is a result that members pass on. It stays at those that have it until all do, for one
+// of them may die meanwhile.
+type transfer struct {
 	completion.Result
 	from int             // the rank that sends it, of the present epoch
 	has  bool            // it is here:
 	data []byte          // a copy of it, or
-	in   *call.Operation // the output of an operation whose work is held; nil: there is none
+	in   *call.Operation // the output of an operation whose work is suspended; nil: there is none
 }
 
 // progress is called with the order locked, when no collective runs.
@@ -177,7 +179,7 @@ func (c *epoch) progress() completion.Progress {
 			p.Has = append(p.Has, o.Result)
 		}
 	}
-	for _, o := range c.owed {
+	for _, o := range c.transfers {
 		if o.has {
 			p.Has = append(p.Has, o.Result)
 		} else {
@@ -197,9 +199,9 @@ func total(bytes []int64) (sum uint64) {
 
 // resultOf is what a collective has given that has ended; nil where that is not here. It is called
 // with the lock held.
-func (c *epoch) resultOf(sequence uint64) *owed {
-	o := &owed{Result: completion.Result{Epoch: c.number, Sequence: sequence}, has: true}
-	o.in = c.heldPart(sequence)
+func (c *epoch) resultOf(sequence uint64) *transfer {
+	o := &transfer{Result: completion.Result{Epoch: c.number, Sequence: sequence}, has: true}
+	o.in = c.suspendedPart(sequence)
 	if o.in == nil {
 		var kept bool
 		o.data, kept = c.fast.Kept(sequence)
@@ -219,23 +221,23 @@ func (c *epoch) resultOf(sequence uint64) *owed {
 }
 
 // owes are the results that are passed on after a decision, as far as they are here.
-func (c *epoch) owes(d *decision, mine completion.Progress) (all []*owed) {
+func (c *epoch) transfersOf(d *decision, mine completion.Progress) (all []*transfer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, f := range d.verdict.Fetch {
-		var o *owed
+	for _, f := range d.record.Fetch {
+		var o *transfer
 		if f.Epoch == c.number && f.Sequence <= mine.Finished {
 			o = c.resultOf(f.Sequence)
 		}
-		for _, before := range c.owed {
+		for _, before := range c.transfers {
 			if before.Result == f.Result {
 				o = before
 			}
 		}
 		if o == nil {
-			o = &owed{Result: f.Result}
+			o = &transfer{Result: f.Result}
 			if f.Epoch == c.number {
-				o.in = c.heldPart(f.Sequence)
+				o.in = c.suspendedPart(f.Sequence)
 			}
 		}
 		o.from, _ = d.value.Rank(f.From)
@@ -244,9 +246,9 @@ func (c *epoch) owes(d *decision, mine completion.Progress) (all []*owed) {
 	return all
 }
 
-// heldPart is the operation of a number, if its work is held.
-func (c *epoch) heldPart(sequence uint64) *call.Operation {
-	for _, h := range c.held {
+// suspendedPart is the operation of a number, if its work is suspended.
+func (c *epoch) suspendedPart(sequence uint64) *call.Operation {
+	for _, h := range c.suspended {
 		for _, p := range h.Parts() {
 			if h.of == c && p.Message.Sequence == sequence {
 				return p.Operation
@@ -257,13 +259,13 @@ func (c *epoch) heldPart(sequence uint64) *call.Operation {
 }
 
 // fits tells whether the result has the length that it must have here.
-func (o *owed) fits() bool {
+func (o *transfer) fits() bool {
 	return o.Bytes == 0 || o.in == nil || o.Bytes == total(o.in.OutBytes())
 }
 
 // bytes is memory that has the result, or is to have it. Spread puts into its place what has come
 // to the memory.
-func (o *owed) bytes() (data []byte, spread func()) {
+func (o *transfer) bytes() (data []byte, spread func()) {
 	switch {
 	case o.Bytes == 0:
 		return nil, func() {}
@@ -288,15 +290,15 @@ func (o *owed) bytes() (data []byte, spread func()) {
 
 // completing is what a communicator completes.
 type completing struct {
-	recovering *recovery // not nil while the communicator recovers by itself
-	held       []*held   // what does not end before
-	owed       []*owed   // what is passed on then
+	recovering *recovery    // not nil while the communicator recovers by itself
+	suspended  []*suspended // what does not end before
+	transfers  []*transfer  // what is passed on then
 }
 
-// complete completes what is held, in the present epoch, whose members have met.
+// complete completes what is suspended, in the present epoch, whose members have met.
 func (c *Comm) complete(ctx context.Context) error {
 	c.mu.Lock()
-	results := c.owed
+	results := c.transfers
 	c.mu.Unlock()
 	for _, o := range results {
 		if err := c.pass(ctx, o); err != nil {
@@ -309,10 +311,10 @@ func (c *Comm) complete(ctx context.Context) error {
 		}
 	}
 	c.mu.Lock()
-	all := c.held
-	c.held, c.owed = nil, nil
+	all := c.suspended
+	c.suspended, c.transfers = nil, nil
 	c.mu.Unlock()
-	slices.SortStableFunc(all, func(a, b *held) int {
+	slices.SortStableFunc(all, func(a, b *suspended) int {
 		return cmp.Compare(a.Parts()[0].Message.Sequence, b.Parts()[0].Message.Sequence)
 	})
 	for _, h := range all {
@@ -322,7 +324,7 @@ func (c *Comm) complete(ctx context.Context) error {
 }
 
 // pass passes a result on to all ranks.
-func (c *Comm) pass(ctx context.Context, o *owed) error {
+func (c *Comm) pass(ctx context.Context, o *transfer) error {
 	if o.from == c.Rank() && !o.has || !o.fits() {
 		return fault.Errorf(fault.ErrInternal, "the result of collective %d of epoch %d is not here, or "+
 			"has not %d bytes", o.Sequence, o.Epoch, o.Bytes)
@@ -338,23 +340,23 @@ func (c *Comm) pass(ctx context.Context, o *owed) error {
 	return nil
 }
 
-// settleHeld tells what is held of a decision: before the members of the next epoch meet.
-func (c *epoch) settleHeld(d *decision) {
+// settleSuspended tells what is suspended of a decision: before the members of the next epoch meet.
+func (c *epoch) settleSuspended(d *decision) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, h := range c.held {
+	for _, h := range c.suspended {
 		if h.of == c {
-			h.judge(d.mine, &d.verdict)
+			h.judge(d.mine, &d.record)
 		} else {
-			h.reconsider(c.owed, &d.verdict)
+			h.reconsider(c.transfers, &d.record)
 		}
 		h.moveRoots(d)
 	}
-	c.owed = d.owed
+	c.transfers = d.transfers
 }
 
 // judge finds out what becomes of a work, at the end of its epoch.
-func (h *held) judge(mine completion.Progress, v *verdict) {
+func (h *suspended) judge(mine completion.Progress, v *record) {
 	h.operations = slices.Clone(h.operations) // roots will move
 	h.outcomes = make([]completion.Outcome, len(h.operations))
 	for i := range h.operations {
@@ -366,7 +368,7 @@ func (h *held) judge(mine completion.Progress, v *verdict) {
 }
 
 // collective is an operation of a work as completion sees it.
-func (h *held) collective(i int) completion.Collective {
+func (h *suspended) collective(i int) completion.Collective {
 	return completion.Collective{Epoch: h.of.number, Sequence: h.Parts()[i].Message.Sequence,
 		Empty:     h.operations[i].Collective == plan.Barrier,
 		Confirmed: len(h.Parts()) > len(h.operations)}
@@ -374,10 +376,10 @@ func (h *held) collective(i int) completion.Collective {
 
 // reconsider finds out what becomes of a work, whose results were passed on in an epoch that has
 // failed.
-func (h *held) reconsider(results []*owed, v *verdict) {
+func (h *suspended) reconsider(results []*transfer, v *record) {
 	for i, o := range h.outcomes {
 		c := h.collective(i)
-		here := !slices.ContainsFunc(results, func(o *owed) bool {
+		here := !slices.ContainsFunc(results, func(o *transfer) bool {
 			return o.Epoch == c.Epoch && o.Sequence == c.Sequence && !o.has
 		})
 		h.outcomes[i] = v.Reconsider(o, c, here)
@@ -386,7 +388,7 @@ func (h *held) reconsider(results []*owed, v *verdict) {
 
 // moveRoots gives what may run again the roots' ranks in the epoch that a decision makes of the old
 // one.
-func (h *held) moveRoots(d *decision) {
+func (h *suspended) moveRoots(d *decision) {
 	for i := range h.operations {
 		op, lost := &h.operations[i], false
 		if !op.Collective.Rooted() {
@@ -398,14 +400,14 @@ func (h *held) moveRoots(d *decision) {
 	}
 }
 
-func (h *held) fail(kind error, format string, args ...any) {
+func (h *suspended) fail(kind error, format string, args ...any) {
 	if h.cause == nil {
 		h.cause = h.of.Members.Errorf(kind, format, args...).During(call.Name(h.operations), 0)
 	}
 }
 
-// redo ends a work that is held: all of it that has no result runs once more.
-func (c *Comm) redo(h *held) {
+// redo ends a work that is suspended: all of it that has no result runs once more.
+func (c *Comm) redo(h *suspended) {
 	var operations []call.Operation
 	for i, op := range h.operations {
 		if h.outcomes[i] == completion.Reruns {
@@ -421,7 +423,7 @@ func (c *Comm) redo(h *held) {
 			copy(unsafe.Slice((*byte)(b.at), len(b.data)), b.data)
 		}
 	}
-	inner, err := c.Start(CallOptions{Timeout: h.Timeout(), ahead: true}, operations...)
+	inner, err := c.Start(CallOptions{Timeout: h.Timeout(), internal: true}, operations...)
 	if err != nil {
 		h.Resolve(fault.From(err, fault.ErrSystem, "it was not completed"))
 		return

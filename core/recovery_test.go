@@ -137,27 +137,27 @@ func TestResultIsFetched(t *testing.T) {
 	}
 }
 
-// What a decision says of works is held on to where another member dies before they have completed:
+// What a decision says of works is kept where another member dies before they have completed:
 // numbers of collectives mean nothing in the epoch between.
 func TestHeldTwice(t *testing.T) {
 	e := now(newWorldOf(t, "tcp", 4, Config{}).comms[0])
 	c := &Comm{}
 	first := &epoch{ofComm: ofComm{c}, Roster: e.Roster}
 	second := &epoch{ofComm: ofComm{c}, Roster: e.Roster, number: 1}
-	decide := func(e *epoch, size int, survivors []int, v verdict) {
-		d := &decision{mine: completion.Progress{Epoch: e.number, Finished: 1}, verdict: v,
+	decide := func(e *epoch, size int, survivors []int, v record) {
+		d := &decision{mine: completion.Progress{Epoch: e.number, Finished: 1}, record: v,
 			value: &membership.Value{Survivors: membership.NewSet(size, survivors...)}}
-		d.owed = e.owes(d, d.mine)
-		e.settleHeld(d)
+		d.transfers = e.transfersOf(d, d.mine)
+		e.settleSuspended(d)
 	}
-	hold := func(sequence uint64, o plan.Collective, root int, confirmed bool) *held {
+	hold := func(sequence uint64, o plan.Collective, root int, confirmed bool) *suspended {
 		op := Operation{Collective: o, Root: root, OutCounts: []uint64{8}}
-		h := &held{Work: e.works.New(1, false), of: first, operations: []Operation{op}}
+		h := &suspended{Work: e.works.New(1, false), of: first, operations: []Operation{op}}
 		h.Add(work.Part{Operation: &op, Message: plan.Message{Sequence: sequence}})
 		if confirmed {
 			h.Add(work.Part{Message: plan.Message{Sequence: sequence + 1}})
 		}
-		c.held = append(c.held, h)
+		c.suspended = append(c.suspended, h)
 		return h
 	}
 	fetched := func(s uint64) completion.Fetch {
@@ -170,15 +170,15 @@ func TestHeldTwice(t *testing.T) {
 	rootless := hold(7, plan.Broadcast, 2, true)
 	undone := hold(8, plan.Broadcast, 3, true)
 	late := hold(9, plan.Broadcast, 2, true)
-	decide(first, 4, []int{1, 2, 3}, verdict{Judgement: completion.Judgement{Begun: 9, Ended: 1,
+	decide(first, 4, []int{1, 2, 3}, record{Judgement: completion.Judgement{Begun: 9, Ended: 1,
 		Finished: 7, Fetch: []completion.Fetch{fetched(4), fetched(5), fetched(6), fetched(7)}}})
-	for _, o := range c.owed {
+	for _, o := range c.transfers {
 		o.has = o.Sequence == 6
 	}
-	decide(second, 3, []int{0, 2}, verdict{Judgement: completion.Judgement{Finished: 20,
+	decide(second, 3, []int{0, 2}, record{Judgement: completion.Judgement{Finished: 20,
 		Fetch: []completion.Fetch{fetched(4)}}})
 	for name, test := range map[string]struct {
-		*held
+		*suspended
 		outcome completion.Outcome
 		root    int
 		cause   error
@@ -194,8 +194,8 @@ func TestHeldTwice(t *testing.T) {
 	} {
 		op := &test.operations[0]
 		cause := error(nil)
-		if test.held.cause != nil {
-			cause = test.held.cause
+		if test.suspended.cause != nil {
+			cause = test.suspended.cause
 		}
 		if test.outcomes[0] != test.outcome || op.Root != test.root || !errors.Is(cause, test.cause) {
 			t.Errorf("%s: outcome %d, root %d, %v", name, test.outcomes[0], op.Root, cause)
@@ -208,7 +208,7 @@ func TestInputsOfAllAreSaved(t *testing.T) {
 	e := now(newWorldOf(t, "tcp", 2, Config{Recovery: RecoverySurvivors}).comms[0])
 	first, _ := sumOf(t, 0, 10, true)
 	second, _ := sumOf(t, 1, 10, true)
-	h := e.holdOnFailure(e.works.New(2, false), []Operation{first, second}, nil)
+	h := e.suspendOnFailure(e.works.New(2, false), []Operation{first, second}, nil)
 	if len(h.before) != 2 || h.before[1].at != second.In[0] {
 		t.Errorf("copied are %v", h.before)
 	}
@@ -294,7 +294,7 @@ func TestBroadcastCompletes(t *testing.T) {
 }
 
 // A call may be held up right after its work has been queued, while a member dies. The recovery
-// waits for it: the work is held, too.
+// waits for it: the work is suspended, too.
 func TestStartIsHeldUp(t *testing.T) {
 	w := newWorldOf(t, "tcp", 3, Config{Timeout: 20 * time.Second, Recovery: RecoverySurvivors})
 	everything(t, w)
@@ -485,10 +485,10 @@ func (w *world) walkAlone(rank int) (walk func(steps int)) {
 		defer c.changing.Unlock()
 		ctx := soon(w.t)
 		for i, step := range []func() error{
-			func() error { return c.decideNext(ctx, motion{Operation: "recover", Completes: true}) },
+			func() error { return c.decideSuccessor(ctx, proposal{Operation: "recover", Completes: true}) },
 			c.beginNext,
 			func() error { return c.meetAgain(ctx) },
-			func() error { return c.pass(ctx, c.owed[0]) },
+			func() error { return c.pass(ctx, c.transfers[0]) },
 			func() error { return c.run(ctx, ofRecovery, Operation{Collective: plan.Barrier}) },
 		} {
 			if err := step(); err != nil {

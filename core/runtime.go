@@ -52,7 +52,7 @@ type Runtime struct {
 	endLife       context.CancelFunc // guarded by mu
 	endpoints     map[endpointKey]*sharedEndpoint
 	comms         map[*Comm]bool
-	archives      map[*epoch]bool // see epoch.detach
+	lingering     map[*epoch]bool // see epoch.detach
 	arenas        memory.Arenas
 	images        memory.Images // copies of inputs, see held.save
 	tellVariables sync.Once
@@ -85,8 +85,8 @@ func NewRuntime(c RuntimeConfig) *Runtime {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	r := &Runtime{config: c, endpoints: map[endpointKey]*sharedEndpoint{}, comms: map[*Comm]bool{},
-		archives: map[*epoch]bool{},
-		arenas:   memory.Arenas{Logger: logs.For(c.Logger, logs.Mem)}}
+		lingering: map[*epoch]bool{},
+		arenas:    memory.Arenas{Logger: logs.For(c.Logger, logs.Mem)}}
 	r.life, r.endLife = context.WithCancel(context.Background())
 	return r
 }
@@ -168,24 +168,24 @@ func (r *Runtime) share(e *sharedEndpoint) {
 	e.uses++
 }
 
-// keep notes an archive, which uses its endpoint. An epoch may finish, and so come here, twice:
+// linger notes a lingering epoch, which uses its endpoint. An epoch that finishes comes here twice
 // where the next one could not be installed.
-func (r *Runtime) keep(e *epoch) {
+func (r *Runtime) linger(e *epoch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.archives[e] {
-		r.archives[e] = true
+	if !r.lingering[e] {
+		r.lingering[e] = true
 		e.end.uses++
 	}
 }
 
-// unkeep forgets an archive, if it has not been forgotten. The endpoint's use is still to be given
-// back.
-func (r *Runtime) unkeep(e *epoch) bool {
+// endLingering drops a lingering epoch, and reports whether it was known. The caller gives back its
+// use of the endpoint then.
+func (r *Runtime) endLingering(e *epoch) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	known := r.archives[e]
-	delete(r.archives, e)
+	known := r.lingering[e]
+	delete(r.lingering, e)
 	return known
 }
 
@@ -238,10 +238,10 @@ func (r *Runtime) Close() {
 		c.Destroy()
 	}
 	r.mu.Lock()
-	archives := slices.Collect(maps.Keys(r.archives))
-	clear(r.archives)
+	lingering := slices.Collect(maps.Keys(r.lingering))
+	clear(r.lingering)
 	r.mu.Unlock()
-	for _, e := range archives {
+	for _, e := range lingering {
 		e.group.Detach()
 		r.leave(e.end)
 	}

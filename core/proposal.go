@@ -13,9 +13,9 @@ import (
 	"github.com/goccl/goccl/core/membership"
 )
 
-// motion is what a rank brings to a decision of its epoch's members. It travels as JSON: a decision
-// is rare, and a later version may bring more.
-type motion struct {
+// proposal is what a rank proposes when its epoch's members decide. It travels as JSON, because
+// decisions are rare, and a later version may add fields.
+type proposal struct {
 	Operation string // that is called: "recover", "grow", "shrink" or "agree"
 	Flags     uint64 `json:",omitempty"` // of agree
 	Newcomers int    `json:",omitempty"` // of grow: how many are waited for
@@ -30,8 +30,8 @@ type motion struct {
 	Progress completion.Progress
 }
 
-// verdict is what a decision says beside who goes on.
-type verdict struct {
+// record is the decision record: what a decision says beside who goes on.
+type record struct {
 	Flags uint64 `json:",omitempty"` // that all have set
 	// Calls are, where ranks have called different operations, those of the first rank and of the
 	// first that differs from it.
@@ -45,19 +45,20 @@ type verdict struct {
 	completion.Judgement
 }
 
-func (m motion) encode() []byte {
+func (m proposal) encode() []byte {
 	b, _ := json.Marshal(m) // strings and numbers never fail
 	return b
 }
 
-// judge makes the verdict of what the members have moved, by rank. Closed: those that join wait.
+// judge makes the record of what the members propose, by rank. Closed reports whether processes
+// that want to join have to wait.
 func judge(states map[int][]byte, minSize int) (decided []byte, closed bool) {
-	v := verdict{Flags: math.MaxUint64}
-	first, ranks := motion{}, slices.Sorted(maps.Keys(states))
+	v := record{Flags: math.MaxUint64}
+	first, ranks := proposal{}, slices.Sorted(maps.Keys(states))
 	come := map[int]completion.Progress{}
 	for i, rank := range ranks {
-		var m motion
-		_ = json.Unmarshal(states[rank], &m) // a motion that cannot be read differs from all others
+		var m proposal
+		_ = json.Unmarshal(states[rank], &m) // a proposal that cannot be read differs from all others
 		if i == 0 {
 			first = m
 		}
@@ -79,20 +80,20 @@ func judge(states map[int][]byte, minSize int) (decided []byte, closed bool) {
 	return decided, closed
 }
 
-// readVerdict reads that of a value which ranks have decided on. A member has made it: what cannot
+// readRecord reads that of a value which ranks have decided on. A member has made it: what cannot
 // be is refused.
-func readVerdict(value *membership.Value, ranks int) (v verdict, err error) {
+func readRecord(value *membership.Value, ranks int) (v record, err error) {
 	if err = json.Unmarshal(value.Verdict, &v); err != nil {
-		return v, fmt.Errorf("%w: the verdict: %w", exec.ErrProtocol, err)
+		return v, fmt.Errorf("%w: the record: %w", exec.ErrProtocol, err)
 	}
 	for rank := range v.Calls {
 		if rank < 0 || rank >= ranks {
-			return v, fmt.Errorf("%w: the verdict tells of rank %d", exec.ErrProtocol, rank)
+			return v, fmt.Errorf("%w: the record tells of rank %d", exec.ErrProtocol, rank)
 		}
 	}
 	for _, f := range v.Fetch {
 		if _, survives := value.Rank(f.From); !survives || f.Bytes > completesMost {
-			return v, fmt.Errorf("%w: the verdict has rank %d pass %d bytes on", exec.ErrProtocol, f.From,
+			return v, fmt.Errorf("%w: the record has rank %d pass %d bytes on", exec.ErrProtocol, f.From,
 				f.Bytes)
 		}
 	}

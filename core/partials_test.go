@@ -34,7 +34,8 @@ func TestStagesHaveTheSameBits(t *testing.T) {
 		want := stagedResults(t, "shm", size, direct, counts)
 		for i, algorithms := range others {
 			for _, transport := range []string{"shm", "tcp"} {
-				if testing.Short() && (transport == "tcp") != (i%2 == 0) {
+				// A transport carries bytes, whatever they are: one of each size is enough for ports.
+				if transport == "tcp" && i > 0 || testing.Short() && (transport == "tcp") != (i%2 == 0) {
 					continue
 				}
 				got := stagedResults(t, transport, size, algorithms, counts)

@@ -75,6 +75,9 @@ func TestRefusedOnSomeRanks(t *testing.T) {
 	}
 	for _, tr := range transports {
 		for _, size := range []int{2, 3, 5} {
+			if size != 3 && (tr == "mem" || tr == "verbs") { // as shm and tcp tell it
+				continue
+			}
 			for name, good := range calls {
 				for _, when := range []string{"first", "last", "at once"} {
 					for _, warm := range []bool{false, true} {

@@ -124,6 +124,8 @@ def run_block(rank, text, port):
         dist.barrier()  # rank 0 has the store, which another rank may still read
     loss = torch.ones(1, requires_grad=True).sum()
     exec(text, {"dist": dist, "goccl": goccl, "logging": logging, "loss": loss, "torch": torch})
+    if "init_process_group" in text:
+        dist.barrier()  # as above
     dist.destroy_process_group()
 
 

@@ -212,7 +212,7 @@ def test_killed_rank_whose_child_lives_on(make_world, transport, size):
     child, *_ = [world.told(r) for r in range(size)]
     since = world.signal(0, signal.SIGKILL)
     outcomes = world.finish()[1:]
-    assert state(child) == "S", "the child was to outlive its parent"
+    assert state(child) not in "XZ", "the child was to outlive its parent"
     for outcome in outcomes:
         failed(outcome, since)
         assert outcome.blamed == {0}, outcome

@@ -19,13 +19,13 @@ type proposal struct {
 	Operation string // that is called: "recover", "grow", "shrink" or "agree"
 	Flags     uint64 `json:",omitempty"` // of agree
 	Newcomers int    `json:",omitempty"` // of grow: how many are waited for
-	// Completes is set where the members recover by themselves, and complete collectives in the next
-	// epoch, of which those that join would know nothing.
+	// Completes is set in an automatic recovery. Nobody joins then, because the members complete
+	// collectives in the next epoch that a newcomer knows nothing of.
 	Completes bool `json:",omitempty"`
-	// Ended is set where collectives have ended with a failure: they cannot be completed.
+	// Ended is set where collectives have ended with a failure, so that nobody can complete them.
 	Ended bool `json:",omitempty"`
-	// Unmet is set where the first meeting with newcomers is not over. The next ones wait, unless too
-	// few members would be left: they could be late, too, one after the other.
+	// Unmet is set where the first meeting with newcomers is not over. Further newcomers wait,
+	// because each of them could be late, too. They are let in where too few members are left.
 	Unmet    bool `json:",omitempty"`
 	Progress completion.Progress
 }
@@ -33,14 +33,14 @@ type proposal struct {
 // record is the decision record: what a decision says beside who goes on.
 type record struct {
 	Flags uint64 `json:",omitempty"` // that all have set
-	// Calls are, where ranks have called different operations, those of the first rank and of the
-	// first that differs from it.
+	// Calls names the operations of two ranks that have called different ones: the first rank's, and
+	// that of the first rank that differs. It is nil where all have called the same.
 	Calls map[int]string `json:",omitempty"`
-	// Recovers is set where some recover by themselves, and others have called something: that comes
-	// after it.
+	// Recovers is set where some ranks recover automatically, and others have called something. The
+	// recovery comes first.
 	Recovers bool `json:",omitempty"`
-	// GivesUp is set with it where collectives have ended with a failure on others. Then all is left
-	// to callers of Recover.
+	// GivesUp is set beside Recovers where collectives have ended with a failure on other ranks. Then
+	// automatic recovery ends, and users call Recover.
 	GivesUp bool `json:",omitempty"`
 	completion.Judgement
 }

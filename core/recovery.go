@@ -20,11 +20,11 @@ import (
 //   - Where a survivor has its result, all others get that, with the dead one's contribution.
 //   - Else it runs once more among the survivors, on the inputs that it was called with.
 //
-// No rank is through a collective before it has heard from all others, which plans are proved to
-// do. So one that a rank has ended has at least begun on all, and the results of the last ones are
-// all that can be asked for. Short results are copied when they end. A work with long ones, or with
-// a root, from which alone the others hear, ends only when all ranks have theirs: a barrier
-// follows, as a part of it. Where the output is the input's memory, the input is copied before.
+// Plans are proved to have each rank hear from all others before it ends a collective. So a
+// collective that has ended on one rank has begun on all, and others ask only for the last results.
+// Short results are copied when they end. A work ends only after a barrier, which is its last part,
+// where it has long results, or a root from which the others hear. Where the output is the input's
+// memory, the input is copied first. Package completion decides what becomes of each collective.
 //
 // With "all" a result could be put together of parts that several survivors have, where none has
 // the whole. That is not done, so both are the same: see docs/design/recovery.md.

@@ -387,8 +387,8 @@ func (s *Stream) Fetched() (bool, error) {
 	return false, s.fault()
 }
 
-// Forgo has the fetch end soon, with what is under way: until Fetched tells that it has, or the
-// stream is closed, it may still be written to where it was to come.
+// Forgo cancels the fetch. What is under way still arrives: the destination may be written to until
+// Fetched reports the end, or the stream is closed.
 func (s *Stream) Forgo() {
 	if s.enter() {
 		defer s.life.RUnlock()

@@ -83,8 +83,8 @@ func (e *Engine) refuse(peer int) *fault.Error {
 	return nil
 }
 
-// miss ends a send or receive whose peer is gone, which may be any that a receive could have
-// matched. In the latter case the communicator goes on for the others, if there are any.
+// miss ends a send or receive whose peer is gone. The communicator fails, too, where the peer has
+// died. It goes on after a receive of any source, as long as another rank is left.
 func (e *Engine) miss(w *work.Work, op *call.Operation, err *fault.Error) {
 	e.mu.Lock()
 	others := len(e.gone) < e.size-1

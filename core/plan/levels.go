@@ -208,8 +208,9 @@ func (b *builder) releaseAll(s siblings, ranks []int) {
 	}
 }
 
-// holder is the rank that has, in the block of i levels that begins at first, what belongs to the
-// rank of that number in a full one. Of siblings the last stands in for those that are missing.
+// holder returns the rank that has the data of a place in the block of i levels that begins at rank
+// first. In a full block each place is a rank's own, and number counts the places. In a block that
+// is not full, the last sibling of a level stands in for those that are missing.
 func (b *builder) holder(first, i, number int) int {
 	for i--; i >= 0; i-- {
 		l := b.levels[i]
@@ -219,8 +220,8 @@ func (b *builder) holder(first, i, number int) int {
 	return first
 }
 
-// holderIn is that in sibling j at level i, for the rank of a number or the rank that has it in
-// another block.
+// holderIn returns the holder within sibling j at level i. The place is given by its number in the
+// sibling's block, or by a rank that holds it in another sibling's.
 func (b *builder) holderIn(s siblings, j, i, number int) int {
 	return b.holder(s.first+j*s.stride, i, number%s.stride)
 }

@@ -456,9 +456,9 @@ func takeSecret(c *core.Config, id [bootstrap.IDSize]byte) error {
 // meetsAtEtcd tells whether ranks meet where the environment says, whatever the config has.
 func meetsAtEtcd() bool { return getenv(core.EnvStore) != "" }
 
-// nameMeeting adds a unique id to the name under which ranks meet in a store or at etcd. So groups
-// with other ids meet apart. Its root address is not used, and its listener is closed. A NULL id
-// adds nothing.
+// nameMeeting adds a unique id to the name under which ranks meet at an etcd, and takes its secret.
+// So groups with other ids meet apart. Nobody meets at the id's root address, whose listener is
+// closed. A NULL id adds nothing.
 func nameMeeting(c *core.Config, uniqueID unsafe.Pointer) error {
 	if uniqueID == nil {
 		return nil

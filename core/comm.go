@@ -154,6 +154,10 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	}
 	w.SetTimeout(c.timeoutOf(o))
 	var mismatch *fault.Error
+	var tell func()
+	if len(parts) > 0 && e.trace.collectives != nil {
+		tell = e.ranInC()
+	}
 	for i := range parts {
 		err := e.order.Start(&parts[i].Message)
 		if mismatch == nil {
@@ -163,9 +167,13 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	if len(parts) > 0 {
 		e.starting.Add(1)
 		e.queue.Push(w)
+		e.trace.told = c.Sequence()
 	}
 	c.mu.Unlock()
-	if e.trace != (tracers{}) {
+	if tell != nil {
+		tell()
+	}
+	if e.trace.collectives != nil || e.trace.pointToPoint != nil {
 		e.traceStart(w, operations)
 	}
 
@@ -266,8 +274,16 @@ func (c *Comm) CarryOn(o CallOptions, operation call.Operation) (*Work, error) {
 		w.UseSmall()
 	}
 	w.Add(work.Part{Operation: &operation, Message: c.fast.At(c.fast.Sequence()), Begun: begun})
+	var tell func()
+	if e.trace.collectives != nil {
+		tell = e.ranInC()
+	}
 	e.queue.Push(w)
 	c.mu.Unlock()
+	if tell != nil {
+		tell()
+		e.traceStart(w, []Operation{operation})
+	}
 	w.Started()
 	if o.WaitSoon {
 		w.HelpAtOnce()

@@ -297,6 +297,9 @@ func (c *epoch) open() error {
 			share = append(share, c.arena.FD())
 		}
 	}
+	if c.trace.collectives != nil {
+		c.spawn(c.traceRan)
+	}
 	if c.Size() == 1 {
 		return nil
 	}
@@ -331,11 +334,11 @@ func (c *epoch) message(op *call.Operation) plan.Message {
 	return m
 }
 
-// openFastPath lets callers in C in if nothing is under way that must come first, and if calls are
-// not logged, which C does not do. It is called with the lock held.
+// openFastPath lets callers in C in if nothing is under way that must come first. It is called with
+// the lock held.
 func (c *epoch) openFastPath() {
 	if c.failed() == nil && c.recovering == nil && c.membership.Whole() && c.queue.Empty() &&
-		!c.order.Ahead() && c.shape.AllMemory && c.trace.collectives == nil {
+		!c.order.Ahead() && c.shape.AllMemory {
 		c.fast.Open()
 	}
 }

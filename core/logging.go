@@ -7,18 +7,25 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/order"
+	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/tune"
 	"github.com/goccl/goccl/core/work"
 )
 
 // tracers are where each call of a communicator is logged: nil where it is not. What is chosen when
-// the communicator is made holds for its life, so that calls in C need not ask: see openFastPath.
-type tracers struct{ collectives, pointToPoint *slog.Logger }
+// the communicator is made holds for its life. Sends and receives in C are not logged, so there are
+// none then. Collectives in C are logged when they have run, from what the fast path notes.
+type tracers struct {
+	collectives, pointToPoint *slog.Logger
+	told                      uint64 // the last collective that is logged; under Comm.mu
+}
 
 func newTracers(group *slog.Logger) tracers {
 	tracer := func(s logs.Subsystem) *slog.Logger {
@@ -27,7 +34,7 @@ func newTracers(group *slog.Logger) tracers {
 		}
 		return nil
 	}
-	return tracers{tracer(logs.Coll), tracer(logs.P2P)}
+	return tracers{collectives: tracer(logs.Coll), pointToPoint: tracer(logs.P2P)}
 }
 
 func (c *epoch) log(s logs.Subsystem) *slog.Logger { return logs.For(c.logger, s) }
@@ -50,6 +57,57 @@ func (c *epoch) traceStart(w *Work, operations []call.Operation) {
 		for _, p := range w.Parts() {
 			c.trace.collectives.Debug(call.Describe(p.Message)+" starts", "sequence", p.Message.Sequence,
 				"bytes", p.Operation.Total())
+		}
+	}
+}
+
+// traceRanEvery is how often the collectives are logged that have run in C.
+const traceRanEvery = 20 * time.Millisecond
+
+// traceRan logs the collectives that run in C, until the epoch ends.
+func (c *epoch) traceRan() {
+	t := time.NewTicker(traceRanEvery)
+	defer t.Stop()
+	for over := false; !over; {
+		select {
+		case <-t.C:
+		case <-c.stopped:
+			over = true
+		}
+		c.lockOrder()
+		tell := c.ranInC()
+		c.unlockOrder()
+		tell()
+	}
+}
+
+// ranInC finds the collectives that have run in C since the last ones that were logged, and returns
+// what logs them. It is called with the order locked. The fast path notes few of them.
+func (c *epoch) ranInC() (tell func()) {
+	first, last := c.trace.told+1, c.Sequence()
+	c.trace.told = last
+	missing := uint64(0)
+	if kept := last - min(last, order.MaxRefusals); first <= kept {
+		missing, first = kept+1-first, kept+1
+	}
+	type ran struct {
+		plan.Message
+		plan.Algorithm
+	}
+	var all []ran
+	for s := first; s <= last; s++ {
+		if a := c.fast.Algorithm(s); a != (plan.Algorithm(0)) {
+			all = append(all, ran{c.fast.At(s), a})
+		}
+	}
+	return func() {
+		if missing > 0 {
+			c.trace.collectives.Debug("earlier collectives ran by the fast path, too", "collectives",
+				missing)
+		}
+		for _, r := range all {
+			c.trace.collectives.Debug(call.Describe(r.Message)+" has run by the fast path", "sequence",
+				r.Sequence, "algorithm", r.Algorithm.String())
 		}
 	}
 }

@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"regexp"
@@ -201,7 +202,7 @@ func TestCallsAreTraced(t *testing.T) {
 			var j journal
 			w := newWorldWith(t, RuntimeConfig{Logger: j.logger(logs.Trace)}, kind, 2,
 				Config{Timeout: time.Minute})
-			for range 3 { // the third would go by the fast path
+			for range 3 { // in Go
 				w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
 			}
 			w.each(func(rank int) error {
@@ -245,18 +246,63 @@ func TestCallsAreTraced(t *testing.T) {
 	}
 }
 
-// Only a communicator whose collectives are traced keeps callers out of the fast path.
-func TestFastPathIsOpenUnlessTraced(t *testing.T) {
-	for level, open := range map[slog.Level]bool{logs.Warn: true, logs.Info: true, logs.Trace: false} {
+// To look at collectives does not change how they run: the fast path is open.
+func TestFastPathIsOpenWhileTraced(t *testing.T) {
+	for _, level := range []slog.Level{logs.Warn, logs.Info, logs.Trace} {
 		var j journal
 		w := newWorldWith(t, RuntimeConfig{Logger: j.logger(level)}, "mem", 2,
 			Config{Timeout: time.Minute})
 		w.each(func(rank int) error { return run(w.comms[rank], allReduce(t, 10)) })
 		for rank, c := range w.comms {
-			if fastPathIsOpen(c) != open {
-				t.Errorf("level %v, rank %d: open is %v", level, rank, !open)
+			if !fastPathIsOpen(c) {
+				t.Errorf("level %v, rank %d: the fast path is shut", level, rank)
 			}
 		}
+	}
+}
+
+// What has run by the fast path is logged soon, in its order, before what is called next, and at
+// the end. Of what is noted no more the number is logged.
+func TestFastPathIsTraced(t *testing.T) {
+	var j journal
+	w := newWorldWith(t, RuntimeConfig{Logger: j.logger(logs.Trace)}, "mem", 1,
+		Config{Timeout: time.Minute})
+	c := w.comms[0]
+	op := allReduce(t, 10)
+	inC := func(n int) { // as the fast path notes it
+		c.lockOrder()
+		defer now(c).unlockOrder()
+		for range n {
+			m := now(c).message(&op)
+			c.fast.Append(&m)
+			c.fast.Ran(m.Sequence, plan.OneShot)
+		}
+	}
+	ran := func(n int) string {
+		return fmt.Sprintf("allreduce(int32, 10 elements, SUM) has run by the fast path sequence=%d "+
+			"algorithm=one_shot", n)
+	}
+	said := func() []string {
+		return slices.DeleteFunc(j.of(logs.Coll, 0), func(s string) bool {
+			return !strings.Contains(s, "fast path") && !strings.Contains(s, "starts")
+		})
+	}
+	inC(2)
+	until(t, "they are logged", func() bool { return len(said()) == 2 })
+	inC(1)
+	if err := run(c, op); err != nil {
+		t.Fatal(err)
+	}
+	inC(100)
+	w.close()
+	want := []string{ran(1), ran(2), ran(3),
+		"allreduce(int32, 10 elements, SUM) starts sequence=4 bytes=40",
+		"earlier collectives ran by the fast path, too collectives=36"}
+	for n := 41; n <= 104; n++ {
+		want = append(want, ran(n))
+	}
+	if got := said(); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

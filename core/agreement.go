@@ -62,26 +62,25 @@ func (c *epoch) decisionOf(number uint32) *decision {
 // nextDecision makes this rank's part in the next decision. It is called with the lock held.
 func (c *epoch) nextDecision() *decision {
 	number := len(c.decisions)
-	d := &decision{ended: make(chan struct{}), agreement: membership.NewAgreement(membership.Config{
+	known := membership.Known{Settled: c.settled && !c.unmet()}
+	for _, j := range c.entry.joiners {
+		known.Joiners = append(known.Joiners, j.Joiner)
+	}
+	for _, peer := range c.membership.Departed() {
+		departure, _ := c.membership.Departure(peer)
+		known.Lost = append(known.Lost, membership.Lost{Peer: peer, Evidence: departure.Evidence})
+	}
+	if number > 0 {
+		known.Before = c.decisions[number-1].agreement
+	}
+	d := &decision{ended: make(chan struct{}), agreement: membership.Replay(membership.Config{
 		Rank: c.Rank, Size: c.Size(), Epoch: uint32(number), Founders: c.Founders,
 		Uncontested: c.Founders != nil && !c.Contested && !c.IsNewcomer(c.Rank),
 		MinSize:     max(c.config.MinSize, 1), Any: c.config.Quorum == QuorumAny,
 		Patience: agreementPatience, Waits: true,
-		Judge: func(states map[int][]byte) ([]byte, bool) { return judge(states, c.config.MinSize) }})}
+		Judge: func(states map[int][]byte) ([]byte, bool) { return judge(states, c.config.MinSize) }},
+		known)}
 	c.decisions = append(c.decisions, d)
-	if c.settled && !c.unmet() {
-		d.agreement.Step(membership.Settle{})
-	}
-	for _, j := range c.entry.joiners {
-		d.agreement.Step(membership.Joining{Joiner: j.Joiner})
-	}
-	if number > 0 {
-		d.agreement.Follow(c.decisions[number-1].agreement)
-	}
-	for _, peer := range c.membership.Departed() {
-		departure, _ := c.membership.Departure(peer)
-		d.agreement.Step(membership.Lost{Peer: peer, Evidence: departure.Evidence})
-	}
 	return d
 }
 

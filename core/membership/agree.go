@@ -305,11 +305,33 @@ func (e Installed) inform(a *Agreement) {
 
 func (e Settle) inform(a *Agreement) { a.settled = true }
 
-// Follow takes over what is known in the decision before. Nothing has been told of this one.
-func (a *Agreement) Follow(before *Agreement) {
-	a.ended.merge(before.ended)
-	a.excluded.merge(before.excluded)
-	a.settled = a.settled || before.settled
+// Known is what a member knows of its epoch when the part in a further agreement is made.
+type Known struct {
+	Settled bool       // it has been told: see [Settle]
+	Joiners []Joiner   // that ask to be members, in the order in which they came
+	Lost    []Lost     // peers
+	Before  *Agreement // the epoch's agreement before; nil: this is the first
+}
+
+// Replay makes a member's part in an agreement, as if it had been there from the beginning of the
+// epoch, and had been given the news of that one by one. Nothing has been told of it.
+func Replay(config Config, known Known) *Agreement {
+	a := NewAgreement(config)
+	if known.Settled {
+		a.Step(Settle{})
+	}
+	for _, j := range known.Joiners {
+		a.Step(Joining{Joiner: j})
+	}
+	if before := known.Before; before != nil {
+		a.ended.merge(before.ended)
+		a.excluded.merge(before.excluded)
+		a.settled = a.settled || before.settled
+	}
+	for _, lost := range known.Lost {
+		a.Step(lost)
+	}
+	return a
 }
 
 func (a *Agreement) over() bool { return a.decided != nil || a.out != nil }

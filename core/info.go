@@ -67,17 +67,21 @@ func (r *Runtime) Info() map[string]any {
 // longBlocks says how the longest blocks get from one rank's memory to another's, and what to do
 // where there is a better way.
 func longBlocks() string {
-	problem := exec.GetProblem()
-	switch {
-	case problem != "":
+	if problem := exec.GetProblem(); problem != "" {
 		return "are copied twice, through shared memory, for ranks cannot read each other's memory: " +
 			problem
-	case tune.ReadsAt(exec.ReadCost()) == tune.SlowReads:
+	}
+	const once = "are copied once, straight from one rank's memory to another's, instead of twice " +
+		"through shared memory"
+	switch tune.ReadsAt(exec.ReadCost()) {
+	case tune.SlowReads:
 		return "are copied twice, through shared memory, which has been measured to be faster than to " +
 			"read them once; huge pages may change that: echo always > " + exec.HugePagesFile
+	case tune.FastReads:
+		return once + "; but those of sends between ranks that have a CPU each are copied twice, by " +
+			"both ranks at once, which has been measured to be faster"
 	}
-	return "are copied once, straight from one rank's memory to another's, instead of twice " +
-		"through shared memory"
+	return once
 }
 
 // AllToAllPeaks proves the plans of an all-to-all among so many ranks of this host, joined by

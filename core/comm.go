@@ -154,20 +154,19 @@ func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	}
 	w.SetTimeout(c.timeoutOf(o))
 	var mismatch *fault.Error
-	var tell func()
-	if len(parts) > 0 && e.trace.collectives != nil {
-		tell = e.ranInC()
-	}
 	for i := range parts {
 		err := e.order.Start(&parts[i].Message)
 		if mismatch == nil {
 			mismatch = err
 		}
 	}
+	var tell func()
 	if len(parts) > 0 {
+		if e.trace.collectives != nil {
+			tell = e.ranInC()
+		}
 		e.starting.Add(1)
 		e.queue.Push(w)
-		e.trace.told = c.Sequence()
 	}
 	c.mu.Unlock()
 	if tell != nil {

@@ -297,7 +297,7 @@ func (c *epoch) open() error {
 			share = append(share, c.arena.FD())
 		}
 	}
-	if c.trace.collectives != nil {
+	if c.trace.collectives != nil && c.shape.AllMemory { // else none runs in C
 		c.spawn(c.traceRan)
 	}
 	if c.Size() == 1 {

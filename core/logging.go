@@ -82,7 +82,8 @@ func (c *epoch) traceRan() {
 }
 
 // ranInC finds the collectives that have run in C since the last ones that were logged, and returns
-// what logs them. It is called with the order locked. The fast path notes few of them.
+// what logs them. Those that have a number and have not run go through Go, and are logged there. It
+// is called with the order locked. The fast path notes few of them.
 func (c *epoch) ranInC() (tell func()) {
 	first, last := c.trace.told+1, c.Sequence()
 	c.trace.told = last

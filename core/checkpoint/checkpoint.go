@@ -118,15 +118,9 @@ type Orphan struct {
 	Model []byte // nil: it is lost
 }
 
-// Make makes the next version. Of the local model of each rank `replicas` others keep copies: those
-// of other hosts first, and no two of a host while others have none. Where there are fewer others
-// all keep one. Models are copied.
-//
-// ErrMismatch tells, on all ranks, that global models, replicas or versions differ, or that the
-// members have changed and Load comes first. ErrInvalidArgument tells that replicas are negative,
-// that the models of some rank are longer than MaxBytes, or that a call has failed after it was
-// whole on some rank: Load comes first. Nothing has changed then. After any other error Load tells
-// whether the version counts.
+// Make makes the next version, of models that it copies, of which the local ones have so many
+// replicas. What is an error, on all ranks, stands with the core's Comm.CheckPoint. After an error
+// of the service Load tells whether the version counts.
 func (s *Store) Make(ctx context.Context, m Members, global, local []byte, replicas int) error {
 	next := &version{number: s.committed.number + 1, digest: digestOf(global)}
 	drafts, err := gatherDrafts(ctx, m, draft{ID: int64(s.id), Version: int64(next.number),

@@ -9,22 +9,8 @@ import (
 )
 
 // Load returns the newest version that all members have which have been in one, and this rank's
-// models of it; version 0 where there is none. A rank that has joined gets the global model from
-// others.
-//
-// Each rank gets its own local model. Those of ranks that have ended go to the ranks that have
-// joined, both in their order, as far as there are both: from all that have a copy at once.
-// A rank that has joined has none where all that had it have ended.
-//
-// Where fewer have joined, one of those that keep a copy gets the model as an orphan, beside its
-// own: all members together have each local model once, but for the lost ones. All ranks get these
-// as orphans, without bytes. The next version drops orphans.
-//
-// A model that has changed since the version was made is not loaded: one in the memory of a rank
-// counts as if that had none, and comes from others that have it. ErrMismatch tells, on all ranks,
-// that some were given different models of the version, that none has the global one unchanged, or
-// that what some have passed on has come to a rank otherwise than it was made. The models that are
-// returned are the caller's.
+// models of it; version 0 where there is none. What goes to whom, and what is an error, stands with
+// the core's Comm.LoadCheckPoint. The models that are returned are the caller's.
 func (s *Store) Load(ctx context.Context, m Members) (*Loaded, error) {
 	if err := s.load(ctx, m); err != nil {
 		return nil, err

@@ -21,10 +21,11 @@ import (
 
 // worldThatHolds is a world whose ranks hold sends back beyond so many.
 func worldThatHolds(t *testing.T, way string, size int, most uint64) *world {
-	w := newWorld(t, way, size)
+	w := join(t, way, size)
 	for _, r := range w.ranks {
 		r.most = most
 	}
+	w.read()
 	return w
 }
 

@@ -79,6 +79,12 @@ type rank struct {
 func newWorld(t testing.TB, way string, size int) *world {
 	t.Helper()
 	w := join(t, way, size)
+	w.read()
+	return w
+}
+
+// read starts a reader of each rank. What a test changes in the ranks it changes before.
+func (w *world) read() {
 	for _, r := range w.ranks {
 		w.readers.Go(func() {
 			for r.works.Context.Err() == nil {
@@ -90,7 +96,6 @@ func newWorld(t testing.TB, way string, size int) *world {
 			}
 		})
 	}
-	return w
 }
 
 // join makes a world in which the test takes all frames, by pass.

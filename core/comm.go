@@ -12,6 +12,7 @@ import (
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/checkpoint"
 	"github.com/goccl/goccl/core/config"
+	"github.com/goccl/goccl/core/endpoint"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
@@ -24,7 +25,7 @@ import (
 // membership; see epoch for the rest.
 type Comm struct {
 	runtime *Runtime
-	end     *sharedEndpoint // nil where there are no peers
+	end     *endpoint.Endpoint // nil where there are no peers
 	config  config.Completed
 	arena   *exec.Arena    // this process's, where some peer shares memory
 	fast    *exec.FastPath // collectives in C; it also holds their order. Of the present epoch

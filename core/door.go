@@ -99,12 +99,7 @@ func (c *Comm) openEnd() error {
 	if err := old.failed(); err != nil {
 		return err
 	}
-	verbs, err := c.runtime.verbs(c.config)
-	if err != nil {
-		return err
-	}
-	end, err := c.runtime.endpoint(endpointKey{c.config.Interface, c.config.StoreHost,
-		c.config.LivenessGrace, verbs})
+	end, err := c.runtime.endpoint(c.config)
 	if err != nil {
 		return err
 	}

@@ -434,7 +434,7 @@ func (c *epoch) shrunk(v *membership.Value) (*Comm, error) {
 	globalRanks, peers := c.Part(members)
 	config.GlobalRanks = globalRanks
 	if c.end != nil {
-		c.runtime.share(c.end)
+		c.end.Share()
 	}
 	child, err := c.runtime.newComm(config, c.end, peers)
 	if err == nil {
@@ -446,7 +446,7 @@ func (c *epoch) shrunk(v *membership.Value) (*Comm, error) {
 		}
 	}
 	if err != nil && c.end != nil {
-		c.runtime.leave(c.end)
+		c.end.Leave()
 	}
 	return child, err
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/collective"
+	"github.com/goccl/goccl/core/endpoint"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
@@ -55,7 +56,7 @@ type epoch struct {
 	window    *exec.Window
 	memory    *memory.Mapping     // with the window
 	processes []address.ProcessID // of this host that are held, until the epoch is freed
-	holder    *sharedEndpoint     // of them
+	holder    *endpoint.Endpoint  // of them
 
 	// Progress.
 	works  work.Group // its Context ends when the epoch fails
@@ -263,7 +264,7 @@ func (c *epoch) holdProcesses() {
 		if peer == c.Rank || at.Host != c.Peers[c.Rank].Host {
 			continue
 		}
-		fd := c.holder.hold(&at.Address)
+		fd := c.holder.HoldPeer(&at.Address)
 		c.processes = append(c.processes, at.Process)
 		if at.Readable && (fd >= 0 || at.PID == os.Getpid()) {
 			c.window.UseProcess(peer, exec.Process{PID: at.PID, FD: fd})
@@ -274,7 +275,7 @@ func (c *epoch) holdProcesses() {
 // letGo gives back what holdProcesses holds.
 func (c *epoch) letGo() {
 	for _, process := range c.processes {
-		c.holder.release(process)
+		c.holder.ReleasePeer(process)
 	}
 	c.processes = nil
 }

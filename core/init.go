@@ -12,6 +12,7 @@ import (
 	"github.com/goccl/goccl/core/bootstrap/etcd"
 	"github.com/goccl/goccl/core/checkpoint"
 	"github.com/goccl/goccl/core/config"
+	"github.com/goccl/goccl/core/endpoint"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/cpus"
@@ -45,33 +46,30 @@ func (r *Runtime) join(ctx context.Context, given Config) (*Comm, error) {
 	if err := exec.TryAddressSpace(); err != nil {
 		return nil, r.stayOut(ctx, config, fault.Errorf(fault.ErrSystem, "init: %v", err))
 	}
-	verbs, err := r.verbs(config)
-	if err != nil {
-		return nil, r.stayOut(ctx, config, err)
-	}
 	if config.Size == 1 {
-		return r.alone(ctx, config, verbs)
+		return r.alone(ctx, config)
 	}
 	if warning := config.StoreWarning(); warning != "" {
 		r.warnOfStore.Do(func() { r.log(logs.Bootstrap).Warn(warning) })
 	}
-	end, err := r.endpoint(endpointKey{config.Interface, config.StoreHost, config.LivenessGrace,
-		verbs})
+	end, err := r.endpoint(config)
 	if err != nil {
 		return nil, r.stayOut(ctx, config, err)
 	}
 	comm, err := r.meet(ctx, config, end)
 	if err != nil {
-		r.leave(end)
+		end.Leave()
 		return nil, err
 	}
 	return comm, nil
 }
 
 // alone makes a communicator of one rank. It refuses what Init refuses with more ranks.
-func (r *Runtime) alone(
-	ctx context.Context, config config.Completed, verbs transport.VerbsConfig,
-) (*Comm, error) {
+func (r *Runtime) alone(ctx context.Context, config config.Completed) (*Comm, error) {
+	verbs, err := r.verbs(config)
+	if err != nil {
+		return nil, err
+	}
 	listen := transport.Config{Interface: config.Interface, StoreHost: config.StoreHost, Verbs: verbs}
 	problem, err := transport.Check(listen, config.Transport)
 	if err != nil {
@@ -149,7 +147,7 @@ func (r *Runtime) verbs(config config.Completed) (transport.VerbsConfig, error) 
 }
 
 // meet finds the other ranks through the store and makes the communicator.
-func (r *Runtime) meet(ctx context.Context, config config.Completed, end *sharedEndpoint) (
+func (r *Runtime) meet(ctx context.Context, config config.Completed, end *endpoint.Endpoint) (
 	*Comm, error,
 ) {
 	me := r.address(config, end)
@@ -203,7 +201,7 @@ func (r *Runtime) meet(ctx context.Context, config config.Completed, end *shared
 }
 
 // address is what this process publishes of itself, as others read it.
-func (r *Runtime) address(config config.Completed, end *sharedEndpoint) address.Address {
+func (r *Runtime) address(config config.Completed, end *endpoint.Endpoint) address.Address {
 	me := end.Address()
 	me.Forced, me.Net, me.CPUs = config.Transport, config.Net, cpus.Usable()
 	if domain := cpus.Domain(cpus.Sysfs, cpus.Allowed()); domain != nil {
@@ -218,7 +216,7 @@ func (r *Runtime) address(config config.Completed, end *sharedEndpoint) address.
 
 // openComm makes a communicator whose ranks know each other already.
 func (r *Runtime) openComm(
-	config config.Completed, end *sharedEndpoint, id roster.Identity, peers roster.Peers,
+	config config.Completed, end *endpoint.Endpoint, id roster.Identity, peers roster.Peers,
 ) (*Comm, error) {
 	c, err := r.newComm(config, end, peers)
 	if err != nil {
@@ -232,7 +230,7 @@ func (r *Runtime) openComm(
 
 // newComm makes a communicator with the memory of its first epoch. Nobody knows of it before open.
 func (r *Runtime) newComm(
-	config config.Completed, end *sharedEndpoint, peers roster.Peers,
+	config config.Completed, end *endpoint.Endpoint, peers roster.Peers,
 ) (*Comm, error) {
 	config.Store = nil // it is not used after the meeting
 	c := &Comm{runtime: r, end: end, config: config, timeout: config.Timeout,

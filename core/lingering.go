@@ -81,6 +81,6 @@ func (c *epoch) closeArchive() {
 	}
 	go func() { // a handler may not wait for itself
 		c.group.Detach()
-		c.runtime.leave(c.end)
+		c.end.Leave()
 	}()
 }

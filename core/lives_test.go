@@ -1,50 +1,14 @@
 package core
 
 import (
-	"fmt"
-	"io"
 	"os"
-	osexec "os/exec"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/membership"
 )
-
-// startLiving starts a process that has a life word, and returns its address.
-func startLiving(t *testing.T, id byte) (*osexec.Cmd, address.Address) {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), "living")
-	out, err := osexec.Command("cc", "-pthread", "-o", program, "exec/testdata/life/main.c").
-		CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	c := osexec.Command(program)
-	in, _ := io.Pipe() // so that its input does not end
-	c.Stdin = in
-	told, err := c.StdoutPipe()
-	if err == nil {
-		err = c.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = c.Process.Kill() // it may have ended
-		_ = in.Close()
-		_ = c.Wait()
-	})
-	a := address.Address{Process: address.ProcessID{id}, PID: c.Process.Pid}
-	if _, err := fmt.Fscan(told, &a.Life, &a.Mark.Value); err != nil {
-		t.Fatal(err)
-	}
-	return c, a
-}
 
 // pidfds is how many processes this one has descriptors of.
 func pidfds(t *testing.T) (n int) {
@@ -60,28 +24,6 @@ func pidfds(t *testing.T) (n int) {
 		}
 	}
 	return n
-}
-
-// What the kernel tells of a process is looked at as long as an epoch has it for a member.
-func TestHoldLives(t *testing.T) {
-	r := NewRuntime(RuntimeConfig{})
-	end, err := r.endpoint(endpointKey{storeHost: "127.0.0.1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.leave(end)
-	_, a := startLiving(t, 1)
-	a.PIDSpace = end.Address().PIDSpace
-	for range 2 {
-		if fd := end.hold(&a); fd < 0 || len(end.watched) != 1 {
-			t.Fatalf("descriptor %d, %d processes are watched", fd, len(end.watched))
-		}
-	}
-	for left := 1; left >= 0; left-- {
-		if end.release(a.Process); len(end.watched) != left {
-			t.Fatalf("%d processes are watched, and not %d", len(end.watched), left)
-		}
-	}
 }
 
 // Members that live have left nothing of theirs behind once no epoch has them.

@@ -3,6 +3,7 @@ package core
 import (
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/endpoint"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/roster"
 	"github.com/goccl/goccl/core/tune"
@@ -22,24 +23,13 @@ func readAddresses(members []bootstrap.Member) (
 
 // newRoster makes a roster. It finds the peers whose memory this rank can read.
 func newRoster(
-	name string, rank int, globalRanks []int, peers roster.Peers, end *sharedEndpoint,
+	name string, rank int, globalRanks []int, peers roster.Peers, end *endpoint.Endpoint,
 ) roster.Roster {
 	for peer := range peers {
-		peers[peer].Readable = peer != rank && canRead(&peers[peer], end)
+		p := &peers[peer]
+		p.Readable = peer != rank && p.SharesMemory() && end.CanRead(&p.Address)
 	}
 	return roster.New(name, rank, globalRanks, peers)
-}
-
-// canRead tells whether this rank reads the memory of a peer: both share memory, and the kernel
-// lets it. The number is the peer's word: a link over which memory goes will stand only if the
-// kernel says the same.
-func canRead(peer *roster.Peer, end *sharedEndpoint) bool {
-	if !peer.SharesMemory() {
-		return false
-	}
-	p := exec.Process{PID: peer.PID, FD: end.Hold(&peer.Address)}
-	defer end.Release(peer.Process)
-	return exec.CanGet(p, exec.Mark(peer.Mark)) == nil
 }
 
 // answersOf are what this rank tells the others of its roster.

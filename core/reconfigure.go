@@ -39,18 +39,13 @@ func (r *Runtime) openAlone(ctx context.Context, given Config) (*Comm, error) {
 	if err := cmp.Or(ctx.Err(), exec.TryAddressSpace()); err != nil {
 		return nil, err
 	}
-	verbs, err := r.verbs(config)
-	if err != nil {
-		return nil, err
-	}
-	end, err := r.endpoint(endpointKey{config.Interface, config.StoreHost, config.LivenessGrace,
-		verbs})
+	end, err := r.endpoint(config)
 	if err != nil {
 		return nil, err
 	}
 	c, err := r.openComm(config, end, newIdentity(), roster.Alone(r.address(config, end)))
 	if err != nil {
-		r.leave(end)
+		end.Leave()
 		return nil, err
 	}
 	if _, err := c.openDoor(); err != nil {

@@ -20,12 +20,10 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"time"
 	"unsafe"
 
-	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/config"
-	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/endpoint"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/memory"
@@ -50,27 +48,13 @@ type Runtime struct {
 	mu            sync.Mutex
 	life          context.Context    // until the next Close; guarded by mu
 	endLife       context.CancelFunc // guarded by mu
-	endpoints     map[endpointKey]*sharedEndpoint
+	endpoints     endpoint.Pool
 	comms         map[*Comm]bool
 	lingering     map[*epoch]bool // see epoch.detach
 	arenas        memory.Arenas
 	images        memory.Images // copies of inputs, see held.save
 	tellVariables sync.Once
 	warnOfStore   sync.Once
-}
-
-// endpointKey is what communicators must have in common to share links.
-type endpointKey struct {
-	iface, storeHost string
-	grace            time.Duration
-	verbs            transport.VerbsConfig
-}
-
-type sharedEndpoint struct {
-	*transport.Endpoint
-	key  endpointKey
-	uses int
-	lives
 }
 
 // NewRuntime makes a runtime.
@@ -84,9 +68,9 @@ func NewRuntime(c RuntimeConfig) *Runtime {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	r := &Runtime{config: c, endpoints: map[endpointKey]*sharedEndpoint{}, comms: map[*Comm]bool{},
-		lingering: map[*epoch]bool{},
-		arenas:    memory.Arenas{Logger: logs.For(c.Logger, logs.Mem)}}
+	r := &Runtime{config: c, endpoints: endpoint.Pool{Logger: c.Logger, OnFD: c.OnFD},
+		comms: map[*Comm]bool{}, lingering: map[*epoch]bool{},
+		arenas: memory.Arenas{Logger: logs.For(c.Logger, logs.Mem)}}
 	r.life, r.endLife = context.WithCancel(context.Background())
 	return r
 }
@@ -129,27 +113,18 @@ func (r *Runtime) tellEnvironment() {
 
 func (r *Runtime) log(s logs.Subsystem) *slog.Logger { return logs.For(r.config.Logger, s) }
 
-func (r *Runtime) endpoint(key endpointKey) (*sharedEndpoint, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if e, ok := r.endpoints[key]; ok {
-		e.uses++
-		return e, nil
+// endpoint opens the endpoint for a configuration.
+func (r *Runtime) endpoint(config config.Completed) (*endpoint.Endpoint, error) {
+	verbs, err := r.verbs(config)
+	if err != nil {
+		return nil, err
 	}
-	life, err := exec.OwnLife()
-	if err != nil { // peers learn of this process's end by its sockets
-		life = 0
-		r.log(logs.Net).Debug("no life word", "error", err)
-	}
-	e, err := transport.Listen(transport.Config{Mark: address.Mark(exec.OwnMark()), Life: life,
-		Interface: key.iface, StoreHost: key.storeHost, Grace: key.grace, Verbs: key.verbs,
-		Sightings: exec.Sightings{}, Logger: r.config.Logger, OnFD: r.config.OnFD})
+	end, err := r.endpoints.Open(endpoint.Key{Interface: config.Interface,
+		StoreHost: config.StoreHost, Grace: config.LivenessGrace, Verbs: verbs})
 	if err != nil {
 		return nil, listenError(err)
 	}
-	s := &sharedEndpoint{Endpoint: e, key: key, uses: 1}
-	r.endpoints[key] = s
-	return s, nil
+	return end, nil
 }
 
 // listenError is why a rank cannot listen for its peers.
@@ -161,13 +136,6 @@ func listenError(err error) *fault.Error {
 	return fault.From(err, kind, "init")
 }
 
-// share takes one more use of an endpoint.
-func (r *Runtime) share(e *sharedEndpoint) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	e.uses++
-}
-
 // linger notes a lingering epoch, which uses its endpoint. An epoch that finishes comes here twice
 // where the next one could not be installed.
 func (r *Runtime) linger(e *epoch) {
@@ -175,7 +143,7 @@ func (r *Runtime) linger(e *epoch) {
 	defer r.mu.Unlock()
 	if !r.lingering[e] {
 		r.lingering[e] = true
-		e.end.uses++
+		e.end.Share()
 	}
 }
 
@@ -189,27 +157,12 @@ func (r *Runtime) endLingering(e *epoch) bool {
 	return known
 }
 
-// leave gives back one use of an endpoint; the last closes it.
-func (r *Runtime) leave(e *sharedEndpoint) {
-	r.mu.Lock()
-	e.uses--
-	last := e.uses == 0
-	if last {
-		delete(r.endpoints, e.key)
-	}
-	r.mu.Unlock()
-	if last {
-		_ = e.Close() // there is nobody to tell
-		e.lives.stop()
-	}
-}
-
 func (r *Runtime) forget(c *Comm) {
 	r.mu.Lock()
 	delete(r.comms, c)
 	r.mu.Unlock()
 	if c.end != nil {
-		r.leave(c.end)
+		c.end.Leave()
 	}
 }
 
@@ -243,6 +196,6 @@ func (r *Runtime) Close() {
 	r.mu.Unlock()
 	for _, e := range lingering {
 		e.group.Detach()
-		r.leave(e.end)
+		e.end.Leave()
 	}
 }

@@ -71,10 +71,10 @@ func (c *epoch) child(split uint64, color int64, members []int) (*Comm, error) {
 		return c.runtime.openComm(config, nil, roster.Identity{}, peers)
 	}
 	id := c.Identity.OfSplit(c.number, split, color)
-	c.runtime.share(c.end)
+	c.end.Share()
 	comm, err := c.runtime.openComm(config, c.end, id, peers)
 	if err != nil {
-		c.runtime.leave(c.end)
+		c.end.Leave()
 		return nil, err
 	}
 	return comm, nil

@@ -21,11 +21,13 @@ type packageRule struct {
 // it here. A pure one takes data and returns data: it does nothing and waits for
 // nothing, and nor does what it imports.
 var packages = []packageRule{
-	{"core", "checkpoint completion config collective p2p work memory roster order membership " +
-		"meeting tune call fault plan reduce exec address transport bootstrap bootstrap/etcd logs " +
+	{"core", "checkpoint completion config endpoint collective p2p work memory roster order " +
+		"membership meeting tune call fault plan reduce exec address transport bootstrap " +
+		"bootstrap/etcd logs " +
 		"internal/cpus internal/plain internal/printable", false},
 	{"config", "tune fault plan address transport bootstrap bootstrap/etcd logs internal/printable",
 		false},
+	{"endpoint", "exec address transport logs", false},
 	{"collective", "work call tune fault plan reduce reduce/kernel exec", false},
 	{"p2p", "work membership tune call fault plan reduce exec transport", false},
 	{"work", "call exec fault plan", false},

@@ -12,6 +12,7 @@ import (
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/work"
 )
 
 // algorithmWorlds make worlds in which some algorithms can run, all of them in one or another.
@@ -102,7 +103,7 @@ func TestForcedAlgorithms(t *testing.T) {
 func namesOf(c *Comm, collective plan.Collective, after uint64) (names []string) {
 	for sequence := after + 1; sequence <= c.Sequence(); sequence++ {
 		name := c.Algorithm(sequence)
-		if c.fast.At(sequence).Name() == collective.String() && !slices.Contains(names, name) {
+		if c.shared.FastPath.At(sequence).Name() == collective.String() && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
@@ -222,9 +223,8 @@ func TestPartWithPlan(t *testing.T) {
 		for _, algorithm := range []plan.Algorithm{plan.OneShot, plan.TwoShot, plan.BinomialTree} {
 			w.each(func(rank int) error {
 				c := w.comms[rank]
-				e := now(c)
 				op, out := sumOf(t, rank, n, false)
-				s := e.shape.Segments(&op)[0].Params
+				s := now(c).Shape().Segments(&op)[0].Params
 				s.Algorithm, s.Radices = algorithm, nil
 				p, err := plan.Build(s)
 				if err != nil {
@@ -235,21 +235,9 @@ func TestPartWithPlan(t *testing.T) {
 					return err
 				}
 				defer compiled.Free()
-				work, err := e.prepare(CallOptions{}, []Operation{op})
-				if err != nil {
-					return err
-				}
-				part := &work.Parts()[0]
-				part.Plan = compiled
-				c.lockOrder()
-				work.SetTimeout(time.Minute)
-				if err := e.order.Start(&part.Message); err != nil {
-					return err
-				}
-				e.queue.Push(work)
-				c.mu.Unlock()
-				work.Started()
-				if _, err := work.Wait(-1); err != nil {
+				k := queued(t, c, time.Minute, &op, func(p *work.Part) { p.Plan = compiled })
+				k.Started()
+				if _, err := k.Wait(-1); err != nil {
 					return err
 				}
 				if got := c.Algorithm(c.Sequence()); got != algorithm.String() {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/checkpoint"
+	"github.com/goccl/goccl/core/epoch"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
 )
@@ -30,7 +31,7 @@ func (c *Comm) CheckPoint(ctx context.Context, global, local []byte, replicas in
 	defer cancel()
 	e := c.holdEpoch()
 	defer c.changing.Unlock()
-	if err := c.checkpoints.Make(ctx, c.checkpointMembers(e), global, local, replicas); err != nil {
+	if err := c.checkpoints.Make(ctx, checkpointMembers(e), global, local, replicas); err != nil {
 		return fault.From(err, fault.ErrSystem, "checkpoint").In(&e.Members).During("checkpoint", 0)
 	}
 	return nil
@@ -59,7 +60,7 @@ func (c *Comm) LoadCheckPoint(ctx context.Context) (*Loaded, error) {
 	defer cancel()
 	e := c.holdEpoch()
 	defer c.changing.Unlock()
-	loaded, err := c.checkpoints.Load(ctx, c.checkpointMembers(e))
+	loaded, err := c.checkpoints.Load(ctx, checkpointMembers(e))
 	if err != nil {
 		return nil, fault.From(err, fault.ErrSystem, "load_checkpoint").In(&e.Members).
 			During("load_checkpoint", 0)
@@ -71,22 +72,7 @@ func (c *Comm) LoadCheckPoint(ctx context.Context) (*Loaded, error) {
 // the first.
 func (c *Comm) VersionNumber() uint64 { return c.checkpoints.Version() }
 
-func (c *Comm) checkpointMembers(e *epoch) checkpoint.Members {
-	return checkpoint.Members{Service: service{c}, Group: &e.Members, Rank: e.Rank,
-		Hosts: e.Peers.Hosts(), Epoch: e.number, Logger: e.log(logs.Init)}
-}
-
-// holdEpoch locks c.changing when the members have recovered by themselves, if they do.
-func (c *Comm) holdEpoch() *epoch {
-	for {
-		c.changing.Lock()
-		c.mu.Lock()
-		recovering := c.recovering
-		c.mu.Unlock()
-		if recovering == nil {
-			return c.present.Load()
-		}
-		c.changing.Unlock()
-		<-recovering.done
-	}
+func checkpointMembers(e *epoch.Epoch) checkpoint.Members {
+	return checkpoint.Members{Service: e.Service(), Group: &e.Members, Rank: e.Rank,
+		Hosts: e.Peers.Hosts(), Epoch: e.Number(), Logger: e.Log(logs.Init)}
 }

@@ -81,7 +81,7 @@ func (w *world) loadsWith(version int, orphans []string, owners ...int) {
 func (w *world) goOn() {
 	w.t.Helper()
 	w.each(func(rank int) error {
-		if c := w.comms[rank]; c.recovers() {
+		if c := w.comms[rank]; now(c).Recovers() {
 			return run(c, Operation{Collective: plan.Barrier})
 		}
 		return w.comms[rank].Recover(soon(w.t))

@@ -629,7 +629,7 @@ func TestGlobalRanksAreNamed(t *testing.T) {
 			return run(c, barrier)
 		}, 0, false, "rank 1 (global rank 3, pid PID) has left"},
 		"ended": {func(c *Comm, rank int) error {
-			handler{now(c)}.PeerDown(2, fmt.Errorf("rank 2 (host a, pid 7) of group g: %w",
+			handlerOf(c).PeerDown(2, fmt.Errorf("rank 2 (host a, pid 7) of group g: %w",
 				transport.ErrPeerDown))
 			return run(c, barrier)
 		}, 0, false, "rank 2 (global rank 8, pid PID)"},

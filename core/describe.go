@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/goccl/goccl/core/address"
+	"github.com/goccl/goccl/core/roster"
 )
 
 // Description says what a communicator is made of. Its lists have one entry a rank.
@@ -37,29 +38,30 @@ type Description struct {
 func (c *Comm) Describe() Description {
 	e := c.present.Load()
 	d := Description{Name: e.Members.Name, Rank: e.Rank, Size: e.Size(),
-		Oversubscribed: e.shape.Oversubscribed,
-		Thresholds:     map[string]int64{}, Schedule: e.shape.Schedule.String(),
-		Algorithms:      e.shape.Algorithms.String(),
-		TimeoutMS:       c.defaultTimeout().Milliseconds(),
-		LivenessGraceMS: c.config.LivenessGrace.Milliseconds(),
-		Settings:        maps.Clone(c.config.Settings)}
+		Oversubscribed: e.Shape().Oversubscribed,
+		Thresholds:     map[string]int64{}, Schedule: e.Shape().Schedule.String(),
+		Algorithms:      e.Shape().Algorithms.String(),
+		TimeoutMS:       owner{c}.Timeout().Milliseconds(),
+		LivenessGraceMS: c.shared.Settings.LivenessGrace.Milliseconds(),
+		Settings:        maps.Clone(c.shared.Settings.Settings)}
 	for rank, a := range e.Peers {
 		if a.Name == "" { // a group of one publishes nothing
 			a.Name, _ = os.Hostname()
 		}
 		d.Hosts, d.PIDs = append(d.Hosts, a.Name), append(d.PIDs, a.PID)
 		kind := c.Transport(rank)
-		d.Transports, d.Reasons = append(d.Transports, kind), append(d.Reasons, e.why(rank, kind))
+		d.Transports = append(d.Transports, kind)
+		d.Reasons = append(d.Reasons, why(&e.Roster, rank, kind))
 		if e.Members.GlobalRanks == nil {
 			d.GlobalRanks = append(d.GlobalRanks, rank)
 		}
 	}
 	d.GlobalRanks = append(d.GlobalRanks, e.Members.GlobalRanks...)
-	if c.end != nil {
-		d.Addresses, d.Congestion = c.end.Address().TCP, c.end.Congestion()
+	if end := e.Endpoint(); end != nil {
+		d.Addresses, d.Congestion = end.Address().TCP, end.Congestion()
 		d.Interface = interfaceOf(d.Addresses)
 	}
-	thresholds := e.shape.Thresholds
+	thresholds := e.Shape().Thresholds
 	for name, bytes := range thresholds.Fields() {
 		d.Thresholds[name] = *bytes
 	}
@@ -70,20 +72,18 @@ func (c *Comm) Describe() Description {
 // "two_shot". It is "" where that has not ended well yet, where it is not among the last 64, and of
 // a monitored barrier.
 func (c *Comm) Algorithm(sequence uint64) string {
-	c.mu.Lock() // Destroy frees the record
-	defer c.mu.Unlock()
-	return c.fast.Algorithm(sequence).String()
+	return c.present.Load().Algorithm(sequence).String()
 }
 
 // why tells why a rank is joined by a kind of channel.
-func (c *epoch) why(rank int, kind string) string {
+func why(r *roster.Roster, rank int, kind string) string {
 	switch {
-	case rank == c.Rank:
+	case rank == r.Rank:
 		return ""
-	case kind != c.Peers[rank].Kind:
+	case kind != r.Peers[rank].Kind:
 		return "its RDMA connection could not be made, and TCP stands in: the log tells why"
 	}
-	return address.Why(c.Peers[c.Rank].Address, c.Peers[rank].Address, kind)
+	return address.Why(r.Peers[r.Rank].Address, r.Peers[rank].Address, kind)
 }
 
 // interfaceOf names the network interface that has the first of some addresses; "" where none has.

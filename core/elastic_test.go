@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/goccl/goccl/core/agreement"
 )
 
 func soon(t testing.TB) context.Context {
@@ -259,15 +261,10 @@ func checkSettled(t *testing.T, w *world) {
 	t.Helper()
 	for rank, c := range w.comms {
 		until(t, "no epoch lingers", func() bool {
-			r := w.runtimes[rank]
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			return len(r.lingering) == 0
+			return w.runtimes[rank].lingering.Len() == 0
 		})
 		until(t, "the epoch is settled", func() bool {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return now(c).settled
+			return now(c).Decisions().Stable()
 		})
 	}
 }
@@ -292,7 +289,7 @@ func TestEndsBeforeTheNextEpoch(t *testing.T) {
 	w.comms[1].Revoke("it is tried")
 	w.each(func(rank int) error {
 		if rank == 1 {
-			_, err := now(w.comms[1]).reachDecision(soon(t), proposal{Operation: "recover"}, nil)
+			_, err := now(w.comms[1]).Decide(soon(t), agreement.Proposal{Operation: "recover"}, nil)
 			until(t, "the others have begun", func() bool {
 				return w.comms[0].Epoch() == 1 && w.comms[2].Epoch() == 1
 			})
@@ -338,7 +335,7 @@ func TestRevokeWhileMembersRecover(t *testing.T) {
 		left.each(func(rank int) error {
 			c := left.comms[rank]
 			for {
-				if _, err := c.gather(soon(t), CallOptions{}, false, 1); err != nil {
+				if err := gather(c, false); err != nil {
 					time.Sleep(time.Duration(i*rank) * 20 * time.Microsecond)
 					c.Revoke("it is tried")
 					return c.Recover(soon(t))

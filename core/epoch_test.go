@@ -34,7 +34,7 @@ func renewAll(t *testing.T, w *world, number uint32) {
 		if err != nil {
 			t.Fatalf("rank %d: %v", rank, err)
 		}
-		if n := now(w.comms[rank]).number; n != number {
+		if n := now(w.comms[rank]).Number(); n != number {
 			t.Fatalf("rank %d is in epoch %d, not %d", rank, n, number)
 		}
 		if err := w.comms[rank].Err(); err != nil {
@@ -54,10 +54,10 @@ func TestEpochs(t *testing.T) {
 				t.Errorf("after the barrier of its beginning the epoch is at #%d", n)
 			}
 			everything(t, w)
-			if open := fastPathIsOpen(w.comms[0]); open != now(w.comms[0]).shape.AllMemory {
+			if open := fastPathIsOpen(w.comms[0]); open != now(w.comms[0]).Shape().AllMemory {
 				t.Errorf("the fast path is open: %v", open)
 			}
-			if open := sendsInC(w.comms[0]); open != now(w.comms[0]).shape.AllMemory {
+			if open := sendsInC(w.comms[0]); open != now(w.comms[0]).Shape().AllMemory {
 				t.Errorf("callers in C may send: %v", open)
 			}
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -44,7 +45,7 @@ func TestErrorsTellWhatFailed(t *testing.T) {
 				return err
 			}
 			<-called
-			handler{now(c)}.PeerDown(2, errors.New("its process has ended"))
+			handlerOf(c).PeerDown(2, errors.New("its process has ended"))
 			return run(c, barrier)
 		}, Error{Kind: ErrPeerFailed, Operation: "barrier", Sequence: 2, Ranks: []int{2}}, []int{0, 1},
 			`communicator "test": #2 barrier failed: rank 2 (global rank 8, pid `},
@@ -93,7 +94,7 @@ func TestErrorsTellWhatFailed(t *testing.T) {
 			if rank != 0 {
 				return nil
 			}
-			handler{now(c)}.PeerDown(2, errors.New("its process has ended"))
+			handlerOf(c).PeerDown(2, errors.New("its process has ended"))
 			_, err := c.Split(context.Background(), 0, 0)
 			return err
 		}, Error{Kind: ErrPeerFailed, Operation: "split", Sequence: 2, Ranks: []int{2}}, []int{0},
@@ -120,12 +121,14 @@ func TestErrorsTellWhatFailed(t *testing.T) {
 				return err
 			}
 			in, out := make([]int64, 2), make([]int64, 2*size)
-			var pin pinner
+			var pin runtime.Pinner
 			defer pin.Unpin()
+			pin.Pin(&in[0])
+			pin.Pin(&out[0])
 			op := Operation{Collective: plan.AllGather, DType: reduce.Int64,
-				In: []unsafe.Pointer{pin.pin(&in[0])}, InCounts: []uint64{2}}
+				In: []unsafe.Pointer{unsafe.Pointer(&in[0])}, InCounts: []uint64{2}}
 			for r := range size {
-				op.Out, op.OutCounts = append(op.Out, pin.pin(&out[2*r])), append(op.OutCounts, 2)
+				op.Out, op.OutCounts = append(op.Out, unsafe.Pointer(&out[2*r])), append(op.OutCounts, 2)
 			}
 			return run(c, op)
 		}, Error{Kind: ErrMismatch, Operation: "split", Sequence: 2,

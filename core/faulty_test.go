@@ -4,10 +4,12 @@ import (
 	"math"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/goccl/goccl/core/address"
+	"github.com/goccl/goccl/core/epoch"
 	"github.com/goccl/goccl/core/internal/logtest"
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/transport"
@@ -17,7 +19,7 @@ import (
 func (w *world) says(from, to int, m membership.Message) {
 	w.t.Helper()
 	m.Ended, m.Excluded = membership.NewSet(len(w.comms)), membership.NewSet(len(w.comms))
-	if err := now(w.comms[to]).onAgree(from, m.Encode()); err != nil {
+	if err := now(w.comms[to]).Decisions().Receive(from, m.Encode()); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -27,11 +29,7 @@ func (w *world) says(from, to int, m membership.Message) {
 func TestFaultyMember(t *testing.T) {
 	w := newWorld(t, "tcp", 3, time.Minute)
 	everything(t, w)
-	decisions := func(e *epoch) int {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		return len(e.decisions)
-	}
+	decisions := func(e *epoch.Epoch) int { return e.Decisions().Len() }
 	for rank, most := range []uint32{1000, 3} { // the others are not told the same
 		for number := range most {
 			w.says(2, rank, membership.Message{Kind: membership.Notice, Epoch: number})
@@ -50,7 +48,7 @@ func TestFaultyMember(t *testing.T) {
 	n := decisions(before)
 	m := membership.Message{Kind: membership.Notice, Epoch: uint32(n), Ended: membership.NewSet(3),
 		Excluded: membership.NewSet(3)}
-	if err := before.onAgree(1, m.Encode()); err != nil {
+	if err := before.Decisions().Receive(1, m.Encode()); err != nil {
 		t.Fatal(err)
 	}
 	if more := decisions(before); more > n {
@@ -63,12 +61,12 @@ func TestUnreadAnswers(t *testing.T) {
 	w := newWorld(t, "tcp", 2, time.Minute)
 	everything(t, w)
 	w.each(func(rank int) error { _, err := w.comms[rank].Agree(soon(t), 1); return err })
-	handled := &now(w.comms[1]).inquiry.mu // the first answer is not
+	handled := private[sync.Mutex](w.comms[1], "inquiry.mu") // the first answer is not
 	handled.Lock()
 	defer handled.Unlock()
 	before := runtime.NumGoroutine()
 	for range 50_000 {
-		handler{now(w.comms[0])}.Control(1, transport.Header{Type: frameAsk}, nil)
+		handlerOf(w.comms[0]).Control(1, transport.Header{Type: frameAsk}, nil)
 		w.says(1, 0, membership.Message{Kind: membership.Call})
 		if n := runtime.NumGoroutine(); n > before+100 {
 			t.Fatalf("%d goroutines more wait", n-before)

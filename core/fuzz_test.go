@@ -3,7 +3,6 @@ package core
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"testing"
@@ -12,10 +11,8 @@ import (
 
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
-	"github.com/goccl/goccl/core/completion"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/printable"
-	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/p2p"
 	"github.com/goccl/goccl/core/plan"
@@ -65,13 +62,13 @@ func FuzzControl(f *testing.F) {
 			Arg: [2]uint64{a, b}}
 		for range 2 {
 			if h.Type != transport.Data {
-				handler{now(c)}.Control(1, h, payload)
-			} else if head, body, err := (handler{now(c)}).Slot(1, h); err == nil {
+				handlerOf(c).Control(1, h, payload)
+			} else if head, body, err := handlerOf(c).Slot(1, h); err == nil {
 				n := copy(head, payload)
 				if n += copy(body, payload[n:]); n != len(payload) {
 					t.Fatalf("%d of %d bytes have a place", n, len(payload))
 				}
-				handler{now(c)}.Arrived(1, h)
+				handlerOf(c).Arrived(1, h)
 			}
 		}
 		c.Destroy()
@@ -129,87 +126,5 @@ func FuzzMember(f *testing.F) {
 		}
 		c.Abort("seen enough") // nobody is there to part from in good order
 		c.Destroy()
-	})
-}
-
-// FuzzRecord reads what a member has made of the reports of all: nothing that follows from it may
-// be out of bounds.
-func FuzzRecord(f *testing.F) {
-	state := proposal{Operation: "recover", Progress: completion.Progress{Finished: 3,
-		Has: []completion.Result{{Sequence: 3, Bytes: 8}}}}
-	lags := proposal{Operation: "agree", Progress: completion.Progress{Finished: 2}}
-	decided, _ := judge(map[int][]byte{0: state.encode(), 2: lags.encode()}, 0)
-	f.Add(decided, state.encode())
-	f.Add([]byte(`{"Calls":{"7":"agree"},"Fetch":[{"Bytes":18446744073709551615,"From":1}]}`),
-		lags.encode())
-	f.Fuzz(func(t *testing.T, text, state []byte) {
-		survivors := membership.NewSet(3, 0, 2)
-		made, _ := judge(map[int][]byte{0: state, 2: state}, 0)
-		for _, record := range [][]byte{text, made} {
-			v, err := readRecord(&membership.Value{Survivors: survivors, Verdict: record}, 3)
-			if err != nil {
-				continue
-			}
-			for _, fetch := range v.Fetch {
-				if !survivors.Has(fetch.From) || fetch.Bytes > completesMost {
-					t.Errorf("%+v is let through", fetch)
-				}
-			}
-			for rank := range v.Calls {
-				if rank < 0 || rank > 2 {
-					t.Errorf("a call of rank %d is let through", rank)
-				}
-			}
-		}
-	})
-}
-
-// FuzzWelcome reads what a process is told that joins: all its members have addresses, and the
-// process is one of them.
-func FuzzWelcome(f *testing.F) {
-	r := NewRuntime(RuntimeConfig{})
-	f.Cleanup(r.Close)
-	c, err := r.openAlone(context.Background(), Config{Size: 1, Timeout: time.Minute})
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(func() { c.Destroy() })
-	e := now(c)
-	own, hosts, hostOf, err := address.EncodeAll(append(e.Peers, e.Peers...).Addresses())
-	if err != nil {
-		f.Fatal(err)
-	}
-	good := welcome{Name: "test", Number: 1, Own: own, Hosts: hosts, HostOf: hostOf,
-		Founders: membership.NewSet(2), Handles: []string{c.entrance().handle.String()}}
-	if _, err := c.readWelcome(&good); err != nil {
-		f.Fatal(err)
-	}
-	for _, change := range []func(w *welcome){
-		func(*welcome) {},
-		func(w *welcome) { w.HostOf = []int{0, 7} },
-		func(w *welcome) { w.HostOf = nil },
-		func(w *welcome) { w.Own = w.Own[:1] },
-		func(w *welcome) { w.Handles = nil },
-		func(w *welcome) { w.Handles = append([]string{"", ""}, w.Handles...) },
-		func(w *welcome) { w.Founders = nil },
-	} {
-		w := good
-		change(&w)
-		text, _ := json.Marshal(w)
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text []byte) {
-		var w welcome
-		if json.Unmarshal(text, &w) != nil {
-			return
-		}
-		ranks, err := c.readWelcome(&w)
-		if err != nil {
-			return
-		}
-		if len(ranks.Peers) != len(w.Own) ||
-			ranks.Peers[ranks.Rank].Process != e.Peers[0].Process {
-			t.Errorf("%+v is let through", ranks)
-		}
 	})
 }

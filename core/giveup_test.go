@@ -39,7 +39,7 @@ func TestDestroyEndsWhatWaits(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- call(c) }()
 			until(t, "the call waits for others", func() bool {
-				return decides(c) || !now(c).queue.Empty()
+				return decides(c) || !queueOf(c).Empty()
 			})
 			destroyed := make(chan struct{})
 			go func() {
@@ -81,7 +81,7 @@ func TestEndOfRecovery(t *testing.T) {
 				done <- err
 			}()
 			until(t, "the call waits for the recovery",
-				func() bool { return anyBlockedIn("(*Comm).Start(") })
+				func() bool { return anyBlockedIn("(*Comm).holdEpoch(") })
 			until(t, "the recovery waits for others", func() bool { return decides(c) })
 			end(c)
 			select {
@@ -102,16 +102,13 @@ func TestEndOfRecovery(t *testing.T) {
 // A communicator whose Destroy has begun, but has not failed it yet, has no next epoch.
 func TestNothingFollowsDestroy(t *testing.T) {
 	c := newWorldOf(t, "tcp", 2, Config{}).comms[0]
-	c.mu.Lock()
-	c.destroyed = true
-	c.mu.Unlock()
+	life, end := context.WithCancelCause(c.shared.Life)
+	c.shared.Life = life
+	end(now(c).Destroyed())
 	for name, err := range map[string]error{"recover": c.Recover(context.Background()),
 		"renew": c.Renew(context.Background())} {
 		if !errors.Is(err, fault.ErrAborted) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	c.mu.Lock()
-	c.destroyed = false
-	c.mu.Unlock()
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/config"
+	"github.com/goccl/goccl/core/epoch"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/cpus"
@@ -107,7 +108,7 @@ func (r *Runtime) PlanInfo(q tune.Question, by string) (*tune.Explanation, error
 	}
 	q.CPUs, q.Ports = cpus.Usable(), address.IsPort(by)
 	q.RDMA = by == address.Verbs || completed.Net == address.Verbs
-	return tune.Explain(q, tuneOptions(&completed.Config))
+	return tune.Explain(q, epoch.TuneOptions(&completed.Config))
 }
 
 // checkTransport refuses what does not join ranks of a host that are only thought of.

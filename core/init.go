@@ -13,11 +13,14 @@ import (
 	"github.com/goccl/goccl/core/checkpoint"
 	"github.com/goccl/goccl/core/config"
 	"github.com/goccl/goccl/core/endpoint"
+	"github.com/goccl/goccl/core/epoch"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/cpus"
+	"github.com/goccl/goccl/core/join"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/roster"
+	"github.com/goccl/goccl/core/suspended"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -56,12 +59,8 @@ func (r *Runtime) join(ctx context.Context, given Config) (*Comm, error) {
 	if err != nil {
 		return nil, r.stayOut(ctx, config, err)
 	}
-	comm, err := r.meet(ctx, config, end)
-	if err != nil {
-		end.Leave()
-		return nil, err
-	}
-	return comm, nil
+	defer end.Leave()
+	return r.meet(ctx, config, end)
 }
 
 // alone makes a communicator of one rank. It refuses what Init refuses with more ranks.
@@ -83,7 +82,9 @@ func (r *Runtime) alone(ctx context.Context, config config.Completed) (*Comm, er
 	if _, err := bootstrap.Join(ctx, nil, c); err != nil {
 		return nil, initError(ctx, err, config)
 	}
-	return r.openComm(config, nil, roster.Identity{}, roster.Alone(address.Address{PID: os.Getpid()}))
+	var none *endpoint.Endpoint // there are no peers
+	return r.openComm(config, none, roster.Identity{}, none.Roster(config.GroupName, config.Rank,
+		config.GlobalRanks, roster.Alone(address.Address{PID: os.Getpid()})))
 }
 
 // initError gives a failure to meet the other ranks its kind.
@@ -173,15 +174,16 @@ func (r *Runtime) meet(ctx context.Context, config config.Completed, end *endpoi
 		if err != nil {
 			return 0, err
 		}
-		if comm, err = r.newComm(config, end, peers); err != nil {
+		ranks := end.Roster(config.GroupName, config.Rank, config.GlobalRanks, peers)
+		if comm, err = r.newComm(config, end, ranks); err != nil {
 			return 0, err
 		}
-		return answersOf(&comm.present.Load().Roster), nil
+		return epoch.AnswersOf(&comm.present.Load().Roster), nil
 	}
 	log := logs.For(logs.OfGroup(r.config.Logger, config.GroupName, config.Rank), logs.Bootstrap)
 	log.Debug("the meeting of all ranks starts", "size", config.Size, "timeout", config.Timeout)
 	met, err := assemble(ctx, config, c)
-	traceEnd(log, "the meeting of all ranks", err)
+	logs.Ended(log, "the meeting of all ranks", err)
 	if err != nil {
 		if comm != nil {
 			comm.discard()
@@ -192,7 +194,7 @@ func (r *Runtime) meet(ctx context.Context, config config.Completed, end *endpoi
 		}
 		return nil, refused
 	}
-	comm.present.Load().agree(met.Unanimous)
+	comm.present.Load().Agree(met.Unanimous)
 	id := roster.Identity{Job: met.Job, Group: met.Group, Secret: met.Secret}
 	if err := comm.open(id); err != nil {
 		return nil, err
@@ -216,9 +218,9 @@ func (r *Runtime) address(config config.Completed, end *endpoint.Endpoint) addre
 
 // openComm makes a communicator whose ranks know each other already.
 func (r *Runtime) openComm(
-	config config.Completed, end *endpoint.Endpoint, id roster.Identity, peers roster.Peers,
+	settings config.Completed, end *endpoint.Endpoint, id roster.Identity, ranks roster.Roster,
 ) (*Comm, error) {
-	c, err := r.newComm(config, end, peers)
+	c, err := r.newComm(settings, end, ranks)
 	if err != nil {
 		return nil, fault.Errorf(fault.ErrSystem, "the communicator cannot be made: %v", err)
 	}
@@ -230,52 +232,69 @@ func (r *Runtime) openComm(
 
 // newComm makes a communicator with the memory of its first epoch. Nobody knows of it before open.
 func (r *Runtime) newComm(
-	config config.Completed, end *endpoint.Endpoint, peers roster.Peers,
+	settings config.Completed, end *endpoint.Endpoint, ranks roster.Roster,
 ) (*Comm, error) {
-	config.Store = nil // it is not used after the meeting
-	c := &Comm{runtime: r, end: end, config: config, timeout: config.Timeout,
-		checkpoints: checkpoint.NewStore()}
-	c.life, c.endLife = context.WithCancelCause(context.Background())
-	ranks := newRoster(config.GroupName, config.Rank, config.GlobalRanks, peers, end)
-	if peers.SharesMemory() {
+	settings.Store = nil // it is not used after the meeting
+	c := &Comm{runtime: r, checkpoints: checkpoint.NewStore()}
+	life, endLife := context.WithCancelCause(context.Background())
+	c.endLife = endLife
+	c.timeout.Store(int64(settings.Timeout))
+	c.shared = epoch.Config{Settings: settings, Logger: r.config.Logger, Life: life, End: end,
+		Arenas: &r.arenas, Suspended: suspended.NewStore(&r.images), Lingering: &r.lingering,
+		Owner: owner{c}}
+	c.acceptor = join.NewAcceptor(join.Config{Settings: settings, Life: life,
+		Logger: r.config.Logger, Owner: owner{c}})
+	if ranks.Peers.SharesMemory() {
 		if arena, err := r.arenas.Acquire(); err == nil { // else Alloc tells
-			c.arena = arena
+			c.shared.Arena = arena
 		}
 	}
-	e, err := c.newEpoch(ranks, 0)
+	e, err := epoch.New(&c.shared, ranks, 0)
 	if err != nil {
 		c.discard()
 		return nil, fmt.Errorf("%s: %w", ranks.Members.Names(ranks.Rank), err)
 	}
-	c.present.Store(e)
+	c.begin(e)
 	return c, nil
 }
 
 // discard frees a communicator that was not opened.
 func (c *Comm) discard() {
-	if c.fast != nil {
-		c.fast.Free()
+	if c.shared.FastPath != nil {
+		c.shared.FastPath.Free()
 	}
 	if e := c.present.Load(); e != nil {
-		e.discard()
+		e.Discard()
 	}
-	if c.arena != nil {
+	if c.shared.Arena != nil {
 		c.runtime.arenas.Release()
 	}
 }
 
-// open lets peers in. Where it fails the communicator is gone.
+// open lets peers in. It takes a use of the endpoint. Where it fails the communicator is gone.
 func (c *Comm) open(id roster.Identity) error {
+	if c.shared.End != nil {
+		c.shared.End.Share()
+	}
 	c.runtime.mu.Lock()
 	c.runtime.comms[c] = true
 	c.runtime.mu.Unlock()
-	e := c.present.Load()
-	e.Identity = id
-	if err := e.open(); err != nil {
-		c.end = nil // the caller's
+	if err := c.present.Load().Open(id); err != nil {
 		c.Destroy()
 		return fault.Errorf(fault.ErrSystem, "the communicator cannot be made: %v", err)
 	}
-	e.logMade()
+	c.logMade()
 	return nil
+}
+
+// readAddresses reads what the ranks publish of themselves. Hosts tells which say the same of their
+// host.
+func readAddresses(members []bootstrap.Member) (
+	addresses []address.Address, hosts []int, err error,
+) {
+	own, shared := make([][]byte, len(members)), make([][]byte, len(members))
+	for rank, m := range members {
+		own[rank], shared[rank] = m.Own, m.Shared
+	}
+	return address.Decode(own, shared)
 }

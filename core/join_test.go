@@ -5,17 +5,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
-	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/goccl/goccl/core/address"
+	"github.com/goccl/goccl/core/agreement"
 	"github.com/goccl/goccl/core/internal/logtest"
+	"github.com/goccl/goccl/core/join"
 	"github.com/goccl/goccl/core/meeting"
-	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/reduce"
 )
 
 // joining has processes join, each with some handles, and returns what waits for them. Then those
@@ -170,7 +172,7 @@ func TestJoinAnother(t *testing.T) {
 
 // asks is a process that asks a member to let it in, and what becomes of it is the test's.
 func asks(t *testing.T, config Config, member string, change func(*address.Address)) (
-	reply func() *welcome) {
+	reply func() *join.Welcome) {
 	t.Helper()
 	r := NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t)})
 	t.Cleanup(r.Close)
@@ -180,25 +182,39 @@ func asks(t *testing.T, config Config, member string, change func(*address.Addre
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Destroy)
-	own := *c.entrance()
 	address := now(c).Peers[0].Address
 	change(&address)
-	if own.handle, err = meeting.New(address, own.key); err != nil {
+	own, err := meeting.New(address, "")
+	if err != nil {
 		t.Fatal(err)
 	}
+	return calls(t, c, own, member)
+}
+
+// calls has a process ask a member to let in the one of a handle.
+func calls(t *testing.T, c *Comm, own meeting.Handle, member string) (reply func() *join.Welcome) {
+	t.Helper()
 	to, err := meeting.Parse(member)
 	if err != nil {
 		t.Fatal(err)
 	}
-	replies := make(chan *welcome, 1)
+	end := now(c).Endpoint()
+	request, _ := json.Marshal(map[string]any{"Handle": own.String(),
+		"Settings": c.shared.Settings.Same})
+	replies := make(chan *join.Welcome, 1)
 	go func() {
-		w, err := (&application{c, &own, 0}).ask(soon(t), &to, "")
-		if err != nil {
-			w = &welcome{Problem: err.Error()}
+		var w join.Welcome
+		reply, err := end.Call(soon(t), &to.Address, to.ID(), 1,
+			meeting.NewMeetings(own, "", end.Call).Secret(), request)
+		if err == nil {
+			err = json.Unmarshal(reply, &w)
 		}
-		replies <- w
+		if err != nil {
+			w.Problem = err.Error()
+		}
+		replies <- &w
 	}()
-	return func() *welcome {
+	return func() *join.Welcome {
 		t.Helper()
 		select {
 		case w := <-replies:
@@ -226,60 +242,16 @@ func TestJoinUnfit(t *testing.T) {
 		"host") || !strings.Contains(text, "cannot be reached from") {
 		t.Errorf("told %q", text)
 	}
-	itself, _ := json.Marshal(joinRequest{Handle: member, Settings: w.comms[0].config.Same})
-	_, refusal := w.comms[0].readRequest(w.comms[0].entrance(), itself)
-	if !errors.Is(refusal, ErrInvalidArgument) ||
-		!strings.Contains(refusal.Text, "is that of the member") {
-		t.Error(refusal)
+	own, err := meeting.Parse(member)
+	if err != nil {
+		t.Fatal(err)
+	}
+	itself := calls(t, w.comms[1], own, member)
+	if text := itself().Problem; !strings.Contains(text, "is that of the member") {
+		t.Errorf("told %q", text)
 	}
 	w.each(func(rank int) error { return w.comms[rank].Recover(soon(t)) })
 	checkMembers(t, w)
-}
-
-// What members decide on lets in only those that can be joined to all, and to each other, whatever
-// a member that asks for it has let through.
-func TestAdmit(t *testing.T) {
-	at := func(id byte, host, tcp, forced string) address.Address {
-		return address.Address{Process: address.ProcessID{id}, Host: host, TCP: []string{tcp},
-			Forced: forced, Unix: "@x"}
-	}
-	joiner := func(a address.Address) membership.Joiner {
-		h, err := meeting.New(a, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return membership.Joiner{Host: a.Host, Handle: []byte(h.String())}
-	}
-	members := []address.Address{at(1, "a", "10.0.0.1:1", ""), at(2, "b", "10.0.0.2:1", "")}
-	good := joiner(at(3, "a", "10.0.0.1:2", ""))
-	far := joiner(at(4, "c", "10.0.0.3:1", ""))
-	for _, c := range []struct {
-		what    string
-		joiners []membership.Joiner
-		in      int // how many of them, the first ones
-	}{
-		{"all", []membership.Joiner{good, far}, 2},
-		{"no handle", []membership.Joiner{good, {Host: "a", Handle: []byte("x")}}, 1},
-		{"loopback of another host", []membership.Joiner{good, joiner(at(5, "c", "127.0.0.1:1", ""))}, 1},
-		{"no address", []membership.Joiner{far, joiner(address.Address{Host: "d"})}, 1},
-		{"memory of another host", []membership.Joiner{joiner(at(6, "a", "10.0.0.1:3", "shm"))}, 0},
-		{"verbs of nobody", []membership.Joiner{joiner(at(7, "c", "10.0.0.3:2", "verbs"))}, 0},
-		{"nonsense", []membership.Joiner{joiner(at(8, "c", "10.0.0.3:2", "pigeons"))}, 0},
-		{"not joined to each other", []membership.Joiner{joiner(at(9, "a", "127.0.0.1:1", "")),
-			joiner(at(10, "b", "127.0.0.1:1", ""))}, 0},
-	} {
-		in, all := admit(slices.Clone(members), c.joiners, "")
-		if !reflect.DeepEqual(in, slices.Clone(c.joiners[:c.in])) && len(in)+c.in > 0 ||
-			len(all) != len(members)+c.in {
-			t.Errorf("%s: %d are in, of %d members", c.what, len(in), len(all))
-		}
-	}
-	alone := members[:1]
-	in, _ := admit(slices.Clone(alone), []membership.Joiner{joiner(at(3, "a", "127.0.0.1:1", "")),
-		joiner(at(4, "c", "10.0.0.3:1", ""))}, "")
-	if len(in) != 1 || string(in[0].Handle) == string(far.Handle) {
-		t.Errorf("of two that cannot be joined to each other %d are in", len(in))
-	}
 }
 
 // Processes that are let in, and do not come, are done without in half of the time, though they are
@@ -287,7 +259,7 @@ func TestAdmit(t *testing.T) {
 func TestJoinStalls(t *testing.T) {
 	config := joinConfigOf("tcp")
 	w := newWorldOf(t, "tcp", 2, config)
-	var replies []func() *welcome
+	var replies []func() *join.Welcome
 	for range 3 {
 		replies = append(replies, asks(t, config, w.handles()[1], func(*address.Address) {}))
 	}
@@ -339,9 +311,9 @@ func TestJoinHarmsNobody(t *testing.T) {
 					r.mu.Lock()
 					defer r.mu.Unlock()
 					for c := range r.comms {
-						c.mu.Lock()
-						group := now(c).group
-						c.mu.Unlock()
+						lockOf(c).Lock()
+						group := groupOf(c)
+						lockOf(c).Unlock()
 						return c.Size() > 2 && group != nil && group.Connected(0) && group.Connected(1)
 					}
 					return false
@@ -389,6 +361,27 @@ func TestJoinHarmsNobody(t *testing.T) {
 	}
 }
 
+// gather gathers a number of each rank, as an epoch does first that is ofSplit: see
+// [epoch.Epoch.Meet]. Survivors do not complete it.
+func gather(c *Comm, ofSplit bool) error {
+	mine, all := []int64{0}, make([]int64, c.Size())
+	op := Operation{Collective: plan.AllGather, DType: reduce.Int64, OfSplit: ofSplit,
+		In: []unsafe.Pointer{unsafe.Pointer(&mine[0])}, InCounts: []uint64{1}}
+	for rank := range all {
+		op.Out = append(op.Out, unsafe.Pointer(&all[rank]))
+		op.OutCounts = append(op.OutCounts, 1)
+	}
+	return run(c, op)
+}
+
+// meets tells whether the first collective of an epoch has completed on a rank.
+func meets(c *Comm) bool {
+	mu := private[sync.Mutex](c, "agreement.mu")
+	mu.Lock()
+	defer mu.Unlock()
+	return *private[bool](c, "agreement.met")
+}
+
 // A newcomer that has met all does not go on without the members before it knows that they have met
 // it, too: one that has not may do without it.
 func TestJoinMeetsTwice(t *testing.T) {
@@ -405,13 +398,13 @@ func TestJoinMeetsTwice(t *testing.T) {
 	c := w.comms[0]
 	c.changing.Lock()
 	defer c.changing.Unlock()
-	if err := c.decideSuccessor(soon(t), proposal{Operation: "recover"}); err != nil {
+	if err := c.decideSuccessor(soon(t), agreement.Proposal{Operation: "recover"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.beginNext(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.gather(soon(t), ofRecovery, true, 0); err != nil {
+	if err := gather(c, true); err != nil {
 		t.Fatal(err)
 	}
 	settled := false
@@ -419,16 +412,14 @@ func TestJoinMeetsTwice(t *testing.T) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for n := range r.comms {
-			n.mu.Lock()
-			met, settled = now(n).hasMet, now(n).settled
-			n.mu.Unlock()
+			met, settled = meets(n), now(n).Decisions().Stable()
 		}
 		return met
 	})
 	if settled {
 		t.Error("it may go on without the member")
 	}
-	if err := c.run(soon(t), ofRecovery, Operation{Collective: plan.Barrier}); err != nil {
+	if err := now(c).Service().Barrier(soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; err != nil {
@@ -456,70 +447,4 @@ func TestJoinedAndRenewed(t *testing.T) {
 	w = w.of(1, 2)
 	w.each(func(rank int) error { return w.comms[rank].Recover(soon(t)) })
 	checkMembers(t, w)
-}
-
-// waitsAt is a process that waits at a member, and cannot be reached any more.
-func waitsAt(t *testing.T, c *Comm, host string) *joiner {
-	t.Helper()
-	h, err := meeting.New(address.Address{Host: host, TCP: []string{"127.0.0.1:9"}}, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	j := &joiner{Joiner: membership.Joiner{Host: host, Handle: []byte(h.String())},
-		address: &h.Address, come: make(chan answer, 1)}
-	if !c.receive(j) {
-		t.Fatal("it cannot wait")
-	}
-	return j
-}
-
-// A process that has lost its connection asks again, before or after the member knows of the loss.
-func TestJoinAsksAgain(t *testing.T) {
-	for _, first := range []string{"asks", "leaves"} {
-		t.Run(first, func(t *testing.T) {
-			t.Parallel()
-			w := newWorldOf(t, "tcp", 1, joinConfigOf("tcp"))
-			w.handles()
-			c := w.comms[0]
-			c.mu.Lock()
-			now(c).nextDecision() // one that others have begun
-			c.mu.Unlock()
-			lost := waitsAt(t, c, now(c).Peers[0].Host)
-			again := *lost
-			again.come = make(chan answer, 1)
-			if first == "leaves" {
-				c.leaves(lost)
-			}
-			c.receive(&again)
-			if first == "asks" {
-				c.leaves(lost)
-			}
-			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-			defer cancel()
-			if err := c.Recover(ctx); err != nil {
-				t.Fatal(err)
-			}
-			select {
-			case a := <-again.come:
-				if a.epoch == nil || a.epoch.Size() != 2 {
-					t.Errorf("it is told %+v", a)
-				}
-			default:
-				t.Error("it still waits")
-			}
-		})
-	}
-}
-
-// Who is sent away is told once.
-func TestJoinSentAway(t *testing.T) {
-	w := newWorldOf(t, "tcp", 1, joinConfigOf("tcp"))
-	w.handles()
-	j := waitsAt(t, w.comms[0], now(w.comms[0]).Peers[0].Host)
-	j.address.Host = "another host" // welcomes would refuse it
-	w.comms[0].bar(ErrExcluded)
-	now(w.comms[0]).welcomes()
-	if a := <-j.come; a.epoch != nil || a.refusal != nil {
-		t.Errorf("it is told %+v", a)
-	}
 }

@@ -2,12 +2,9 @@ package core
 
 import (
 	"os"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/goccl/goccl/core/membership"
 )
 
 // pidfds is how many processes this one has descriptors of.
@@ -48,21 +45,5 @@ func TestEpochsLeaveNoDescriptors(t *testing.T) {
 	w.close()
 	if n := pidfds(t); n != before {
 		t.Errorf("%d descriptors are left, of %d", n, before)
-	}
-}
-
-// A member that does not answer, and lives, may be late: it is no news before it has been waited
-// for, and then it is suspected.
-func TestSilentMemberThatLives(t *testing.T) {
-	w := newWorld(t, "shm", 2, time.Minute)
-	everything(t, w)
-	w.comms[1].mu.Lock() // it answers nothing
-	defer w.comms[1].mu.Unlock()
-	if news := now(w.comms[0]).fence(soon(t), []int{1}, false); len(news) > 0 {
-		t.Errorf("before it has been waited for: %+v", news)
-	}
-	news := now(w.comms[0]).fence(soon(t), []int{1}, true)
-	if len(news) != 1 || !reflect.DeepEqual(news[0], membership.Lost{Peer: 1}) {
-		t.Errorf("after it has been waited for: %+v", news)
 	}
 }

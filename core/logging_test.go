@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/epoch"
 	"github.com/goccl/goccl/core/internal/logtest"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
@@ -150,7 +151,7 @@ func TestNumberingIsLogged(t *testing.T) {
 
 // A rank tells of each host, and of each kind of pair, once.
 func TestHostsAreLogged(t *testing.T) {
-	e := &epoch{Roster: roster.Roster{Rank: 1, Peers: make(roster.Peers, 5)}}
+	e := &epoch.Epoch{Roster: roster.Roster{Rank: 1, Peers: make(roster.Peers, 5)}}
 	for rank, host := range []string{"a", "a", "b", "b", "c"} {
 		e.Peers[rank].Host = host
 	}
@@ -158,21 +159,21 @@ func TestHostsAreLogged(t *testing.T) {
 		Transports: []string{"shm", "self", "tcp", "tcp", "verbs"},
 		Reasons: []string{"one host", "", "two hosts: b, pid 7: no device",
 			"two hosts: b, pid 8: no device", "ports"}}
-	if got, want := e.hosts(d), "a: 0-1; b: 2-3; b: 4"; got != want {
+	if got, want := hosts(&e.Roster, d), "a: 0-1; b: 2-3; b: 4"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got := e.domains(d); got != "" {
+	if got := domains(e, d); got != "" {
 		t.Errorf("of one domain: %q", got)
 	}
-	e.shape.Domain = 2
+	e.Shape().Domain = 2
 	for rank, domain := range []int{1, 1, 9, 9, 0} {
 		e.Peers[rank].Domain = domain
 	}
-	if got, want := e.domains(d), "a, CPU 0: 0-1; b, CPU 8: 2-3"; got != want {
+	if got, want := domains(e, d), "a, CPU 0: 0-1; b, CPU 8: 2-3"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	want := "shm (one host): 0; tcp (two hosts: b, pid 7: no device): 2-3; verbs (ports): 4"
-	if got := e.transports(d); got != want {
+	if got := joinedBy(&e.Roster, d); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -187,7 +188,7 @@ func TestFailureIsLogged(t *testing.T) {
 		t.Error("nothing has failed")
 	}
 	for rank := range 2 {
-		<-now(w.comms[rank]).stopped // works may end before the failure is logged
+		<-*private[chan struct{}](w.comms[rank], "stopped") // works may end before the failure is logged
 		if said := j.of(logs.Init, rank); len(said) < 2 ||
 			!strings.HasPrefix(said[1], "the group has failed cause=") ||
 			!strings.Contains(said[1], "enough") {
@@ -270,12 +271,11 @@ func TestFastPathIsTraced(t *testing.T) {
 	c := w.comms[0]
 	op := allReduce(t, 10)
 	inC := func(n int) { // as the fast path notes it
-		c.lockOrder()
-		defer now(c).unlockOrder()
+		defer lockOrder(c)()
 		for range n {
-			m := now(c).message(&op)
-			c.fast.Append(&m)
-			c.fast.Ran(m.Sequence, plan.OneShot)
+			m := op.Message()
+			c.shared.FastPath.Append(&m)
+			c.shared.FastPath.Ran(m.Sequence, plan.OneShot)
 		}
 	}
 	ran := func(n int) string {

@@ -146,64 +146,10 @@ func TestJoinByStoreWrittenOver(t *testing.T) {
 	until(t, "the lowest rank is named", named)
 	_ = store.Set(bootstrap.MembersKey("test"), []byte(changed(w.handles()[1])))
 	joined := w.joining(storeConfigOf(store), nil)
-	w.comms[0].post() // as after a while
+	w.comms[0].acceptor.Changed() // as after a while
 	until(t, "the lowest rank is named again", named)
 	w.each(func(rank int) error { return w.comms[rank].Grow(soon(t), 1) })
 	checkMembers(t, joined())
-}
-
-// readStore tells of values that were read.
-type readStore struct {
-	bootstrap.Store
-	read chan string
-}
-
-func (s readStore) Get(key string) ([]byte, bool, error) {
-	v, ok, err := s.Store.Get(key)
-	select {
-	case s.read <- string(v):
-	default:
-	}
-	return v, ok, err
-}
-
-// Nor does it keep out one that has waited for long: it has patience again.
-func TestJoinByStoreWrittenOverLate(t *testing.T) {
-	config := joinConfigOf("tcp")
-	w := newWorldOf(t, "tcp", 2, config)
-	handles := w.handles()
-	r := NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t)})
-	t.Cleanup(r.Close)
-	config.Size, config.GroupName = 1, "test"
-	c, err := r.openAlone(context.Background(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Destroy)
-	store := readStore{bootstrap.NewMemStore(), make(chan string)}
-	ctx, cancel := context.WithCancel(context.Background())
-	found := make(chan error, 1)
-	a := &application{c, c.entrance(), 4 * time.Second}
-	late := time.After(a.patience)
-	go func() {
-		_, err := a.find(ctx, store)
-		found <- err
-	}()
-	<-late
-	_ = store.Set(bootstrap.MembersKey("test"), []byte(changed(handles[0])))
-	for range 2 { // it has gone on from there
-		for value := ""; value == ""; {
-			select {
-			case value = <-store.read:
-			case err := <-found:
-				t.Fatal(err)
-			}
-		}
-	}
-	_ = store.Set(bootstrap.MembersKey("test"), []byte(handles[0]))
-	until(t, "it waits", w.someWait)
-	cancel()
-	<-found
 }
 
 // A store that names a member of another group leads nobody into it.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/goccl/goccl/core/address"
+	"github.com/goccl/goccl/core/epoch"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/meeting"
@@ -24,7 +25,7 @@ func (r *Runtime) Open(ctx context.Context, config Config) (*Comm, error) {
 	}
 	e := c.present.Load()
 	e.Nobody = true
-	e.fail(fault.Errorf(fault.ErrInvalidArgument, "communicator %q has no members yet: exchange "+
+	e.Fail(fault.Errorf(fault.ErrInvalidArgument, "communicator %q has no members yet: exchange "+
 		"handles, and reconfigure it first (Comm.Reconfigure, goccl_comm_reconfigure, "+
 		"torch.distributed._reconfigure)", config.GroupName).In(&e.Members), false)
 	return c, nil
@@ -43,12 +44,13 @@ func (r *Runtime) openAlone(ctx context.Context, given Config) (*Comm, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := r.openComm(config, end, newIdentity(), roster.Alone(r.address(config, end)))
+	c, err := r.openComm(config, end, newIdentity(), end.Roster(config.GroupName, 0, nil,
+		roster.Alone(r.address(config, end))))
+	end.Leave()
 	if err != nil {
-		end.Leave()
 		return nil, err
 	}
-	if _, err := c.openDoor(); err != nil {
+	if _, err := c.acceptor.Handle(); err != nil {
 		c.Destroy()
 		return nil, err
 	}
@@ -70,7 +72,7 @@ func (r *Runtime) openAlone(ctx context.Context, given Config) (*Comm, error) {
 // What is under way in the old membership ends with ErrRevoked, or with ErrAborted where a peer was
 // quicker. In the new one the collectives count from 1.
 func (c *Comm) Reconfigure(ctx context.Context, uuid string, handles []string, ordered bool) error {
-	d, err := c.openDoor()
+	meetings, err := c.acceptor.Meetings()
 	if err != nil {
 		return err
 	}
@@ -79,11 +81,11 @@ func (c *Comm) Reconfigure(ctx context.Context, uuid string, handles []string, o
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	old := c.present.Load()
-	m, err := d.meetings.Begin(uuid)
+	m, err := meetings.Begin(uuid)
 	if err != nil {
 		return err
 	}
-	list, err := d.meetings.NewList(c.config.GroupName, handles, ordered)
+	list, err := meetings.NewList(c.shared.Settings.GroupName, handles, ordered)
 	if err != nil {
 		return m.Fail(err)
 	}
@@ -91,19 +93,19 @@ func (c *Comm) Reconfigure(ctx context.Context, uuid string, handles []string, o
 	if err != nil {
 		return m.Fail(fault.From(err, fault.ErrUnsupported, meeting.Operation))
 	}
-	agreed, err := m.Meet(ctx, list, meeting.Part{Epoch: old.number, Answers: answersOf(&ranks),
-		Settings: c.config.Same})
+	agreed, err := m.Meet(ctx, list, meeting.Part{Epoch: old.Number(),
+		Answers: epoch.AnswersOf(&ranks), Settings: c.shared.Settings.Same})
 	if err != nil {
 		return err
 	}
 	ranks.Agree(roster.Answers(agreed.Answers))
 	ranks.Identity.Job, ranks.Identity.Group, ranks.Identity.Secret = m.Identity(list)
-	old.finish(old.Members.Errorf(fault.ErrRevoked, "it was reconfigured: its members are others now"))
+	old.Finish(old.Members.Errorf(fault.ErrRevoked, "it was reconfigured: its members are others now"))
 	c.decided = nil
-	if err := c.install(ranks, agreed.Epoch); err != nil {
+	if err := c.install(ranks, agreed.Epoch, false); err != nil {
 		return err
 	}
-	c.present.Load().logMade()
+	c.logMade()
 	return nil
 }
 
@@ -113,9 +115,9 @@ func (c *Comm) rosterOf(list *meeting.List) (roster.Roster, error) {
 	for rank := range list.Handles {
 		addresses[rank] = list.Handles[rank].Address
 	}
-	peers, err := roster.Join(addresses, list.Hosts, list.Rank, c.config.Transport)
+	peers, err := roster.Join(addresses, list.Hosts, list.Rank, c.shared.Settings.Transport)
 	if err != nil {
 		return roster.Roster{}, fmt.Errorf("%s: %w", meeting.Operation, err)
 	}
-	return newRoster(c.config.GroupName, list.Rank, nil, peers, c.end), nil
+	return c.present.Load().Endpoint().Roster(c.shared.Settings.GroupName, list.Rank, nil, peers), nil
 }

@@ -1,19 +1,20 @@
 package core
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/goccl/goccl/core/completion"
+	"github.com/goccl/goccl/core/agreement"
+	"github.com/goccl/goccl/core/epoch"
 	"github.com/goccl/goccl/core/fault"
-	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
-	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/work"
 )
 
@@ -137,83 +138,6 @@ func TestResultIsFetched(t *testing.T) {
 	}
 }
 
-// What a decision says of works is kept where another member dies before they have completed:
-// numbers of collectives mean nothing in the epoch between.
-func TestHeldTwice(t *testing.T) {
-	e := now(newWorldOf(t, "tcp", 4, Config{}).comms[0])
-	c := &Comm{}
-	first := &epoch{ofComm: ofComm{c}, Roster: e.Roster}
-	second := &epoch{ofComm: ofComm{c}, Roster: e.Roster, number: 1}
-	decide := func(e *epoch, size int, survivors []int, v record) {
-		d := &decision{mine: completion.Progress{Epoch: e.number, Finished: 1}, record: v,
-			value: &membership.Value{Survivors: membership.NewSet(size, survivors...)}}
-		d.transfers = e.transfersOf(d, d.mine)
-		e.settleSuspended(d)
-	}
-	hold := func(sequence uint64, o plan.Collective, root int, confirmed bool) *suspended {
-		op := Operation{Collective: o, Root: root, OutCounts: []uint64{8}}
-		h := &suspended{Work: e.works.New(1, false), of: first, operations: []Operation{op}}
-		h.Add(work.Part{Operation: &op, Message: plan.Message{Sequence: sequence}})
-		if confirmed {
-			h.Add(work.Part{Message: plan.Message{Sequence: sequence + 1}})
-		}
-		c.suspended = append(c.suspended, h)
-		return h
-	}
-	fetched := func(s uint64) completion.Fetch {
-		return completion.Fetch{Result: completion.Result{Sequence: s, Bytes: 8}, From: 1}
-	}
-	lost := hold(2, plan.AllReduce, 0, false)
-	confirmed := hold(3, plan.AllReduce, 0, true)
-	kept, gone, here := hold(4, plan.Broadcast, 3, true), hold(5, plan.Broadcast, 3, true),
-		hold(6, plan.Broadcast, 2, true)
-	rootless := hold(7, plan.Broadcast, 2, true)
-	undone := hold(8, plan.Broadcast, 3, true)
-	late := hold(9, plan.Broadcast, 2, true)
-	decide(first, 4, []int{1, 2, 3}, record{Judgement: completion.Judgement{Begun: 9, Ended: 1,
-		Finished: 7, Fetch: []completion.Fetch{fetched(4), fetched(5), fetched(6), fetched(7)}}})
-	for _, o := range c.transfers {
-		o.has = o.Sequence == 6
-	}
-	decide(second, 3, []int{0, 2}, record{Judgement: completion.Judgement{Finished: 20,
-		Fetch: []completion.Fetch{fetched(4)}}})
-	for name, test := range map[string]struct {
-		*suspended
-		outcome completion.Outcome
-		root    int
-		cause   error
-	}{
-		"lost":         {lost, completion.Lost, 0, fault.ErrRevoked},
-		"confirmed":    {confirmed, completion.Reruns, 0, nil},
-		"fetched":      {kept, completion.Awaits, 1, nil},
-		"gone":         {gone, completion.Reruns, 1, nil},
-		"here":         {here, completion.HasResult, 1, nil},
-		"without root": {rootless, completion.Reruns, completion.NoRoot, fault.ErrPeerFailed},
-		"not ended":    {undone, completion.Reruns, 1, nil},
-		"root is lost": {late, completion.Reruns, completion.NoRoot, fault.ErrPeerFailed},
-	} {
-		op := &test.operations[0]
-		cause := error(nil)
-		if test.suspended.cause != nil {
-			cause = test.suspended.cause
-		}
-		if test.outcomes[0] != test.outcome || op.Root != test.root || !errors.Is(cause, test.cause) {
-			t.Errorf("%s: outcome %d, root %d, %v", name, test.outcomes[0], op.Root, cause)
-		}
-	}
-}
-
-// Of several operations in place that are one work each input is copied.
-func TestInputsOfAllAreSaved(t *testing.T) {
-	e := now(newWorldOf(t, "tcp", 2, Config{Recovery: RecoverySurvivors}).comms[0])
-	first, _ := sumOf(t, 0, 10, true)
-	second, _ := sumOf(t, 1, 10, true)
-	h := e.suspendOnFailure(e.works.New(2, false), []Operation{first, second}, nil)
-	if len(h.before) != 2 || h.before[1].at != second.In[0] {
-		t.Errorf("copied are %v", h.before)
-	}
-}
-
 // Of a reduction only the root has a result: where another rank has sent its part, and a third one
 // dies before it has, all run it once more.
 func TestReduceCompletes(t *testing.T) {
@@ -300,27 +224,15 @@ func TestStartIsHeldUp(t *testing.T) {
 	everything(t, w)
 	left, e := w.of(0, 1), now(w.comms[0])
 	op, out := sumOf(t, 0, 10, true)
-	k, err := e.prepare(CallOptions{}, []Operation{op})
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.lockOrder()
-	k.SetTimeout(20 * time.Second)
-	if err := e.order.Start(&k.Parts()[0].Message); err != nil {
-		t.Fatal(err)
-	}
-	e.starting.Add(1)
-	e.queue.Push(k)
-	e.unlockOrder()
+	starting := private[sync.WaitGroup](w.comms[0], "starting")
+	starting.Add(1)
+	queue := queueOf(w.comms[0])
+	k := queued(t, w.comms[0], 20*time.Second, &op, func(*work.Part) {})
 	w.failFor(0, 2)
 	left.each(func(rank int) error {
 		if rank == 0 {
-			until(t, "the part has ended", e.queue.Empty)
-			begun := func() bool {
-				e.mu.Lock()
-				defer e.mu.Unlock()
-				return len(e.decisions) > 0 && e.decisions[0].begun
-			}
+			until(t, "the part has ended", queue.Empty)
+			begun := func() bool { return e.Decisions().Waits() }
 			for late := time.Now().Add(50 * time.Millisecond); time.Now().Before(late); {
 				if begun() {
 					return errors.New("the recovery has not waited for the call")
@@ -328,7 +240,7 @@ func TestStartIsHeldUp(t *testing.T) {
 				runtime.Gosched()
 			}
 			k.Started()
-			e.starting.Done()
+			starting.Done()
 			_, err := k.Wait(-1)
 			return errors.Join(err, sumIs(out, []int{0, 1}))
 		}
@@ -348,8 +260,8 @@ func TestSplitBesideRecovery(t *testing.T) {
 		op, out := sumOf(t, rank, 10, true)
 		return errors.Join(run(left.comms[rank], op), sumIs(out, []int{0, 1}))
 	})
-	_, err := w.comms[0].gather(soon(t), CallOptions{in: before}, true, 1)
-	if !errors.Is(err, ErrRevoked) {
+	_, err := before.ServiceOfSplit().Gather(soon(t), 1)
+	if !errors.Is(err, epoch.ErrOver) {
 		t.Errorf("a gather of the epoch before: %v", err)
 	}
 	left.each(func(rank int) error {
@@ -473,27 +385,40 @@ func secondDeath(t *testing.T, kind string, has []int, victim, steps int) {
 func (w *world) failFor(peer, rank int) {
 	e := now(w.comms[peer])
 	w.endFor(peer, rank)
-	e.fail(e.unreachable(rank, transport.ErrPeerDown), true)
+	e.Fail(e.Members.Errorf(ErrPeerFailed, "%s has ended", e.Members.Names(rank)).Blaming(rank), true)
 }
+
+// passesOnly has a rank stay when it has passed results on.
+type passesOnly struct{ epoch.Service }
+
+var errStays = errors.New("it stays here")
+
+func (passesOnly) Barrier(context.Context) error { return errStays }
 
 // walkAlone has a rank not recover by itself, but walk through a recovery by so many steps, and
 // stay there.
 func (w *world) walkAlone(rank int) (walk func(steps int)) {
 	c := w.comms[rank]
-	c.mu.Lock()
-	c.recovering = &recovery{make(chan struct{}), func(error) {}}
-	c.mu.Unlock()
+	c.shared.Suspended.Begin(func(error) {})
 	return func(steps int) {
 		w.t.Helper()
 		c.changing.Lock()
 		defer c.changing.Unlock()
 		ctx := soon(w.t)
 		for i, step := range []func() error{
-			func() error { return c.decideSuccessor(ctx, proposal{Operation: "recover", Completes: true}) },
+			func() error {
+				return c.decideSuccessor(ctx, agreement.Proposal{Operation: "recover", Completes: true})
+			},
 			c.beginNext,
-			func() error { return c.meetAgain(ctx) },
-			func() error { return c.pass(ctx, c.transfers[0]) },
-			func() error { return c.run(ctx, ofRecovery, Operation{Collective: plan.Barrier}) },
+			func() error { return now(c).Meet(ctx) },
+			func() error {
+				err := c.shared.Suspended.Complete(ctx, passesOnly{now(c).Service()}, c.Rank(), nil)
+				if errors.Is(err, errStays) {
+					return nil
+				}
+				return err
+			},
+			func() error { return now(c).Service().Barrier(ctx) },
 		} {
 			if err := step(); err != nil {
 				w.t.Fatalf("step %d: %v", i, err)
@@ -596,7 +521,7 @@ func TestTooFewToComplete(t *testing.T) {
 // all come to Recover.
 func TestRecoveryGivesUp(t *testing.T) {
 	w := newWorldOf(t, "shm", 3, Config{Timeout: time.Minute, Recovery: RecoverySurvivors})
-	now(w.comms[0]).fail(fault.Errorf(fault.ErrTimeout, "it was late"), false)
+	now(w.comms[0]).Fail(fault.Errorf(fault.ErrTimeout, "it was late"), false)
 	w.end(2)
 	w = w.of(0, 1)
 	w.each(func(rank int) error {

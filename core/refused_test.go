@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/transport"
 )
 
 // badRoot is a call that every rank refuses.
@@ -121,7 +121,7 @@ func refusedSome(t *testing.T, tr string, size int, good func(testing.TB) Operat
 				return err
 			}
 			// It learns what came of it, without a call of its own.
-			<-now(c).works.Context.Done()
+			<-worksOf(c).Context.Done()
 			return c.Err()
 		}
 		switch when {
@@ -143,7 +143,7 @@ func refusedSome(t *testing.T, tr string, size int, good func(testing.TB) Operat
 	for rank, err := range errs {
 		if err == nil && good(t).Collective == plan.Broadcast {
 			// It does not concern all ranks: one may have got all that it needed.
-			<-now(w.comms[rank]).works.Context.Done()
+			<-worksOf(w.comms[rank]).Context.Done()
 			err = w.comms[rank].Err()
 		}
 		tells(t, err, sequence, refusing...)
@@ -163,7 +163,8 @@ func TestRefusedOnAllRanks(t *testing.T) {
 				for round := range 3 {
 					w.each(func(rank int) error {
 						for i := range 1000 {
-							// Of two kinds, and never for the same argument: what matters is that all are refused.
+							// Of two kinds, and never for the same argument: what matters is that all are
+							// refused.
 							op := badRoot(t)
 							if i%100 == rank {
 								op.Collective = plan.Gather
@@ -208,7 +209,7 @@ func TestRefusedOnceTooOften(t *testing.T) {
 					}
 				}
 				tells(t, run(w.comms[1], allReduce(t, 8)), n+1, 0)
-				<-now(w.comms[0]).works.Context.Done()
+				<-worksOf(w.comms[0]).Context.Done()
 				tells(t, w.comms[0].Err(), n+1, 0)
 			})
 		}
@@ -284,7 +285,7 @@ func TestRefusedBatch(t *testing.T) {
 					if err := refuse(w.comms[0], allReduce(t, 8), badRoot(t)); err != nil {
 						return err
 					}
-					<-now(w.comms[0]).works.Context.Done()
+					<-worksOf(w.comms[0]).Context.Done()
 					return w.comms[0].Err()
 				}
 				return batch(w.comms[rank], allReduce(t, 8), broadcast(t, 8, 0))
@@ -344,13 +345,9 @@ func TestRefusedThenDestroyed(t *testing.T) {
 func TestAnnouncementsOfAStranger(t *testing.T) {
 	w := newWorld(t, "mem", 2, time.Minute)
 	c := w.comms[0]
-	if err := now(c).onAnnounce(1, make([]byte, 40)); !errors.Is(err, exec.ErrProtocol) {
-		t.Error(err)
-	}
 	refused := plan.Message{Collective: uint8(order.Refused), Root: -1, Sequence: 1, Count: 1}
-	if err := now(c).onAnnounce(1, append(order.Encode(refused), "a\x00b\x1b[31m"...)); err != nil {
-		t.Fatal(err)
-	}
+	handlerOf(c).Control(1, transport.Header{Type: frameAnnounce},
+		append(order.Encode(refused), "a\x00b\x1b[31m"...))
 	err := run(c, allReduce(t, 8))
 	if !errors.Is(err, ErrMismatch) || !strings.Contains(err.Error(), `refused: a\x00b\x1b[31m`) {
 		t.Errorf("%q", err)

@@ -16,14 +16,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"os"
-	"slices"
 	"sync"
 	"unsafe"
 
 	"github.com/goccl/goccl/core/config"
 	"github.com/goccl/goccl/core/endpoint"
+	"github.com/goccl/goccl/core/epoch"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/memory"
@@ -50,9 +49,9 @@ type Runtime struct {
 	endLife       context.CancelFunc // guarded by mu
 	endpoints     endpoint.Pool
 	comms         map[*Comm]bool
-	lingering     map[*epoch]bool // see epoch.detach
+	lingering     epoch.Lingering
 	arenas        memory.Arenas
-	images        memory.Images // copies of inputs, see held.save
+	images        memory.Images // copies of inputs, see package suspended
 	tellVariables sync.Once
 	warnOfStore   sync.Once
 }
@@ -69,7 +68,7 @@ func NewRuntime(c RuntimeConfig) *Runtime {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	r := &Runtime{config: c, endpoints: endpoint.Pool{Logger: c.Logger, OnFD: c.OnFD},
-		comms: map[*Comm]bool{}, lingering: map[*epoch]bool{},
+		comms:  map[*Comm]bool{},
 		arenas: memory.Arenas{Logger: logs.For(c.Logger, logs.Mem)}}
 	r.life, r.endLife = context.WithCancel(context.Background())
 	return r
@@ -136,33 +135,12 @@ func listenError(err error) *fault.Error {
 	return fault.From(err, kind, "init")
 }
 
-// linger notes a lingering epoch, which uses its endpoint. An epoch that finishes comes here twice
-// where the next one could not be installed.
-func (r *Runtime) linger(e *epoch) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.lingering[e] {
-		r.lingering[e] = true
-		e.end.Share()
-	}
-}
-
-// endLingering drops a lingering epoch, and reports whether it was known. The caller gives back its
-// use of the endpoint then.
-func (r *Runtime) endLingering(e *epoch) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	known := r.lingering[e]
-	delete(r.lingering, e)
-	return known
-}
-
 func (r *Runtime) forget(c *Comm) {
 	r.mu.Lock()
 	delete(r.comms, c)
 	r.mu.Unlock()
-	if c.end != nil {
-		c.end.Leave()
+	if c.shared.End != nil {
+		c.shared.End.Leave()
 	}
 }
 
@@ -190,12 +168,5 @@ func (r *Runtime) Close() {
 	for _, c := range all {
 		c.Destroy()
 	}
-	r.mu.Lock()
-	lingering := slices.Collect(maps.Keys(r.lingering))
-	clear(r.lingering)
-	r.mu.Unlock()
-	for _, e := range lingering {
-		e.group.Detach()
-		e.end.Leave()
-	}
+	r.lingering.Close()
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/epoch"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/roster"
@@ -19,11 +20,18 @@ import (
 func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	e := c.holdEpoch()
 	c.changing.Unlock()
-	c.mu.Lock()
-	e.splits++
-	n := e.splits
-	c.mu.Unlock()
-	all, err := c.gather(ctx, CallOptions{in: e}, true, int64(color), int64(key))
+	n := e.NextSplit()
+	gather := func(mine ...int64) ([]int64, error) {
+		all, err := e.ServiceOfSplit().Gather(ctx, mine...)
+		if errors.Is(err, epoch.ErrOver) {
+			c.holdEpoch()
+			c.changing.Unlock()
+			return nil, e.Members.Errorf(fault.ErrRevoked, "the members have changed").
+				During(plan.Split.String(), 0)
+		}
+		return all, err
+	}
+	all, err := gather(int64(color), int64(key))
 	if err != nil {
 		return nil, err
 	}
@@ -32,18 +40,18 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	var answers bootstrap.Answers
 	if color >= 0 {
 		members = splitMembers(all, int64(color))
-		if child, err = e.child(n, int64(color), members); err != nil {
-			c.Refuse(err.Error())
+		if child, err = c.child(e, n, int64(color), members); err != nil {
+			e.Refuse(err.Error())
 			var failure *fault.Error
 			if errors.As(err, &failure) {
 				return nil, failure.In(&e.Members).During(plan.Split.String(), 0)
 			}
 			return nil, err
 		}
-		answers = answersOf(&child.present.Load().Roster)
+		answers = epoch.AnswersOf(&child.present.Load().Roster)
 	}
 	// The ranks of the child would wait for one that could not make its own.
-	all, err = c.gather(ctx, CallOptions{in: e}, true, int64(answers))
+	all, err = gather(int64(answers))
 	switch {
 	case child == nil:
 		return nil, err
@@ -55,29 +63,24 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	for _, r := range members {
 		unanimous &= bootstrap.Answers(all[r])
 	}
-	child.present.Load().agree(unanimous)
+	child.present.Load().Agree(unanimous)
 	return child, nil
 }
 
 // child makes the communicator of a split. The ranks know each other already: no store is needed.
-func (c *epoch) child(split uint64, color int64, members []int) (*Comm, error) {
-	config := c.config
-	config.Rank, config.Size = slices.Index(members, c.Rank), len(members)
-	config.Timeout = c.defaultTimeout()
-	config.GroupName = fmt.Sprintf("%s/split %d color %d", c.Members.Name, split, color)
+func (c *Comm) child(e *epoch.Epoch, split uint64, color int64, members []int) (*Comm, error) {
+	settings := c.shared.Settings
+	settings.Rank, settings.Size = slices.Index(members, e.Rank), len(members)
+	settings.Timeout = owner{c}.Timeout()
+	settings.GroupName = fmt.Sprintf("%s/split %d color %d", e.Members.Name, split, color)
 	var peers roster.Peers
-	config.GlobalRanks, peers = c.Part(members)
+	settings.GlobalRanks, peers = e.Part(members)
+	end, id := e.Endpoint(), e.Identity.OfSplit(e.Number(), split, color)
 	if len(members) == 1 {
-		return c.runtime.openComm(config, nil, roster.Identity{}, peers)
+		end, id = nil, roster.Identity{}
 	}
-	id := c.Identity.OfSplit(c.number, split, color)
-	c.end.Share()
-	comm, err := c.runtime.openComm(config, c.end, id, peers)
-	if err != nil {
-		c.end.Leave()
-		return nil, err
-	}
-	return comm, nil
+	return c.runtime.openComm(settings, end, id,
+		end.Roster(settings.GroupName, settings.Rank, settings.GlobalRanks, peers))
 }
 
 // splitMembers returns the ranks of a color, by key and rank. All holds (color, key) of each rank.

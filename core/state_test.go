@@ -2,41 +2,134 @@ package core
 
 import (
 	"fmt"
+	"reflect"
 	"regexp"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
+	"github.com/goccl/goccl/core/collective"
+	"github.com/goccl/goccl/core/epoch"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/membership"
+	"github.com/goccl/goccl/core/order"
+	"github.com/goccl/goccl/core/p2p"
+	"github.com/goccl/goccl/core/suspended"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
+	"github.com/goccl/goccl/core/work"
 )
 
 // Tests look at the private state of a communicator, and change it, by the functions of this file.
 
-func shapeOf(c *Comm) tune.Shape { return now(c).shape }
+// private is a field of a communicator's present epoch, by its path.
+func private[T any](c *Comm, path string) *T { return privateOf[T](now(c), path) }
+
+// privateOf is a field of an epoch, by its path. Package epoch does not show it.
+func privateOf[T any](e *epoch.Epoch, path string) *T {
+	v := reflect.ValueOf(e).Elem()
+	for name := range strings.SplitSeq(path, ".") {
+		if v.Kind() == reflect.Pointer {
+			v = v.Elem()
+		}
+		v = v.FieldByName(name)
+	}
+	return (*T)(unsafe.Pointer(v.UnsafeAddr()))
+}
+
+// runnerOf is what runs a communicator's queue.
+func runnerOf(c *Comm) work.Engine {
+	v := reflect.ValueOf(now(c)).Elem().FieldByName("runner")
+	return reflect.NewAt(v.Type(), unsafe.Pointer(v.UnsafeAddr())).Interface().(work.Engine)
+}
+
+func lockOf(c *Comm) *sync.Mutex { return private[sync.Mutex](c, "mu") }
+
+func queueOf(c *Comm) *work.Queue { return *private[*work.Queue](c, "queue") }
+
+func windowOf(c *Comm) *exec.Window { return *private[*exec.Window](c, "window") }
+
+func worksOf(c *Comm) *work.Group { return private[work.Group](c, "works") }
+
+func groupOf(c *Comm) *transport.Group { return *private[*transport.Group](c, "group") }
+
+// lockOrder has the order of a communicator's collectives stand still, until unlock is called.
+func lockOrder(c *Comm) (unlock func()) {
+	for {
+		lockOf(c).Lock()
+		c.shared.FastPath.Shut()
+		if c.shared.FastPath.Closed() {
+			break
+		}
+		lockOf(c).Unlock()
+		exec.YieldCPU()
+	}
+	return func() {
+		lockOf(c).Unlock()
+		runnerOf(c).Rest()
+	}
+}
+
+// queued puts a work of one operation into a communicator's queue, but does not tell that it has
+// started. Change may change its only part before.
+func queued(
+	t *testing.T, c *Comm, timeout time.Duration, op *Operation, change func(*work.Part),
+) *Work {
+	t.Helper()
+	m := op.Message()
+	m.Schedule = uint8(now(c).Shape().ScheduleOf(op))
+	k := worksOf(c).New(1, false)
+	k.Add(work.Part{Operation: op, Message: m})
+	part := &k.Parts()[0]
+	change(part)
+	k.SetTimeout(timeout)
+	c.shared.Suspended.Guard(k, suspended.Epoch{Number: now(c).Number(), Rank: c.Rank(),
+		Members: &now(c).Members}, []Operation{*op})
+	unlock := lockOrder(c)
+	defer unlock()
+	if err := private[order.Order](c, "order").Start(&part.Message); err != nil {
+		t.Fatal(err)
+	}
+	queueOf(c).Push(k)
+	return k
+}
+
+// The lanes and control frames of package epoch.
+const (
+	collectiveLane   = 0
+	pointToPointLane = 1
+
+	frameFail     = transport.ControlBase
+	frameAnnounce = transport.ControlBase + 1
+	frameAsk      = transport.ControlBase + 2
+)
+
+// handlerOf is a communicator as its links see it.
+func handlerOf(c *Comm) transport.Handler { return now(c).Handler() }
+
+func shapeOf(c *Comm) tune.Shape { return *now(c).Shape() }
 
 func pidOf(c *Comm, rank int) int { return now(c).Peers[rank].PID }
 
 // holdQueue keeps all others from running a communicator's queue, until letGo, or the test's end.
 func holdQueue(t testing.TB, c *Comm) (letGo func()) {
-	token := now(c).queue.Token(nil)
+	token := queueOf(c).Token(nil)
 	token <- struct{}{}
 	letGo = sync.OnceFunc(func() { <-token })
 	t.Cleanup(letGo)
 	return letGo
 }
 
-func queueIsRun(c *Comm) bool { return now(c).queue.Token(nil).Taken() }
+func queueIsRun(c *Comm) bool { return queueOf(c).Token(nil).Taken() }
 
 // runHeldQueue runs a queue that is held for a while, and returns the step that it has come to.
 func runHeldQueue(c *Comm, w *Work, d time.Duration) int {
-	now(c).runner.Run(w, exec.Now()+d)
-	return now(c).runner.engine.Run().Step()
+	runnerOf(c).Run(w, exec.Now()+d)
+	return (*private[*collective.Engine](c, "runner.engine")).Run().Step()
 }
 
 // sendsItsPart runs a queue that is held, whose collective is a direct exchange, until the rank has
@@ -53,19 +146,14 @@ func comesToPart(t testing.TB, c *Comm, w *Work, part int) {
 	t.Helper()
 	until(t, fmt.Sprintf("a rank is in part %d", part), func() bool {
 		runHeldQueue(c, w, time.Millisecond)
-		return now(c).runner.part == part
+		return *private[int](c, "runner.part") == part
 	})
 }
 
-func fastPathIsOpen(c *Comm) bool { return !c.fast.Closed() }
+func fastPathIsOpen(c *Comm) bool { return !c.shared.FastPath.Closed() }
 
 // decides tells whether a rank is in a decision of the members.
-func decides(c *Comm) bool {
-	e := now(c)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(e.decisions) > 0 && e.decisions[len(e.decisions)-1].begun
-}
+func decides(c *Comm) bool { return now(c).Decisions().Waits() }
 
 // anyBlockedIn tells whether a goroutine waits in a function, for a channel.
 func anyBlockedIn(function string) bool {
@@ -81,21 +169,21 @@ func anyBlockedIn(function string) bool {
 }
 
 // awaitFailure waits until a communicator has failed.
-func awaitFailure(c *Comm) { <-now(c).works.Context.Done() }
+func awaitFailure(c *Comm) { <-worksOf(c).Context.Done() }
 
 // sentOn is how many messages have gone to each peer on a lane. Of a direct plan they are two.
 func sentOn(c *Comm, lane int) (n []uint64) {
 	for peer := range now(c).Size() {
-		n = append(n, now(c).window.Lane(lane).Sent(peer))
+		n = append(n, windowOf(c).Lane(lane).Sent(peer))
 	}
 	return n
 }
 
 // copiesOnce tells whether the ranks have found that all read each other's memory.
-func copiesOnce(c *Comm) bool { return now(c).shape.SingleCopy }
+func copiesOnce(c *Comm) bool { return now(c).Shape().SingleCopy }
 
 // reads has a rank read a peer's memory by a process.
-func reads(c *Comm, peer int, p exec.Process) { now(c).window.UseProcess(peer, p) }
+func reads(c *Comm, peer int, p exec.Process) { windowOf(c).UseProcess(peer, p) }
 
 // shareableOf tells whether a process has an arena, and how many bytes of it devices know.
 func shareableOf(r *Runtime) (arena bool, known int64) {
@@ -125,9 +213,9 @@ func until(t testing.TB, what string, holds func() bool) {
 
 // orderOf tells what a rank knows of the order of collectives: see order.Order.String.
 func orderOf(c *Comm) string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return now(c).order.String()
+	lockOf(c).Lock()
+	defer lockOf(c).Unlock()
+	return private[order.Order](c, "order").String()
 }
 
 // announced tells whether a rank keeps a peer's refusal, the last of a row.
@@ -141,9 +229,10 @@ func (w *world) forgotten() {
 	w.t.Helper()
 	for rank, c := range w.comms {
 		until(w.t, fmt.Sprintf("rank %d has told all and keeps nothing", rank), func() bool {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return !now(c).order.Ahead() && !strings.Contains(now(c).order.String(), ", tells ")
+			lockOf(c).Lock()
+			defer lockOf(c).Unlock()
+			calls := private[order.Order](c, "order")
+			return !calls.Ahead() && !strings.Contains(calls.String(), ", tells ")
 		})
 	}
 }
@@ -165,18 +254,32 @@ func (w *world) end(rank int) {
 	}
 }
 
+// endFor is end for one peer, unless the present epoch has finished. As with links it finishes only
+// when the handler has returned.
 func (w *world) endFor(peer, rank int) {
-	handler{now(w.comms[peer])}.PeerDown(rank, fmt.Errorf("%w: %w: its process has ended",
-		transport.ErrPeerDown, transport.ErrEnded))
+	e := now(w.comms[peer])
+	mu, tasks := privateOf[sync.Mutex](e, "tasks.mu"), privateOf[sync.WaitGroup](e, "tasks.WaitGroup")
+	mu.Lock()
+	over := *privateOf[bool](e, "tasks.ended")
+	if !over {
+		tasks.Add(1)
+		defer tasks.Done()
+	}
+	mu.Unlock()
+	if !over {
+		e.Handler().PeerDown(rank, fmt.Errorf("%w: %w: its process has ended", transport.ErrPeerDown,
+			transport.ErrEnded))
+	}
 }
 
 // goneSince has all peers that are gone be so since a collective began.
 func goneSince(c *Comm, sequence uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, rank := range now(c).membership.Departed() {
-		d, _ := now(c).membership.Departure(rank)
-		now(c).membership.Step(membership.Left{Peer: rank, Cause: d.Cause, Last: sequence})
+	lockOf(c).Lock()
+	defer lockOf(c).Unlock()
+	members := private[membership.Machine](c, "membership")
+	for _, rank := range members.Departed() {
+		d, _ := members.Departure(rank)
+		members.Step(membership.Left{Peer: rank, Cause: d.Cause, Last: sequence})
 	}
 }
 
@@ -189,13 +292,15 @@ func awaitLeft(t *testing.T, c *Comm, peer int) {
 }
 
 // keeps tells whether a rank's sends and receives are in a state: see p2p.Engine.String.
-func keeps(c *Comm, state string) bool { return strings.Contains(now(c).p2p.String(), ", "+state) }
+func keeps(c *Comm, state string) bool {
+	return strings.Contains((*private[*p2p.Engine](c, "p2p")).String(), ", "+state)
+}
 
 // sendsInC tells whether callers in C may send.
-func sendsInC(c *Comm) bool { return keeps(c, "open") && c.fast.SendsOpen() }
+func sendsInC(c *Comm) bool { return keeps(c, "open") && c.shared.FastPath.SendsOpen() }
 
 // linksOf is what reads a rank's links.
-func linksOf(c *Comm) *transport.Poller { return now(c).poller }
+func linksOf(c *Comm) *transport.Poller { return now(c).Endpoint().Poller() }
 
 // hold has nobody read a rank's links, until letGo, or the test's end.
 func hold(t *testing.T, c *Comm) (letGo func()) {
@@ -245,4 +350,4 @@ func hintOf(kind error) string {
 }
 
 // now is a communicator's present epoch.
-func now(c *Comm) *epoch { return c.present.Load() }
+func now(c *Comm) *epoch.Epoch { return c.present.Load() }

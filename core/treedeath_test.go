@@ -92,7 +92,7 @@ func (h *halves) sum(op Operation) error {
 func (h *halves) connections() (n int) {
 	for _, c := range h.comms {
 		for peer := range c.Size() {
-			if peer != c.Rank() && now(c).group.Connected(peer) {
+			if peer != c.Rank() && groupOf(c).Connected(peer) {
 				n++
 			}
 		}
@@ -171,7 +171,7 @@ func TestDeathBeforeEachMessage(t *testing.T) {
 					h := newHalves(t, "tcp", algorithm, time.Minute)
 					messages = h.sent[victim]
 					letGo := holdQueue(t, h.comms[victim])
-					engine := now(h.comms[victim]).runner.engine
+					engine := *private[*collective.Engine](h.comms[victim], "runner.engine")
 					engine.Wire = &dyingWire{engine.Wire, k, h.sockets[victim].kill}
 					letGo()
 					works, ops := make([]*Work, treeSize), make([]Operation, treeSize)
@@ -295,7 +295,7 @@ func TestMissingFarAway(t *testing.T) {
 			t.Errorf("rank %d: %v\nwas to name rank %d alone", rank, err, absent)
 		}
 	}
-	if !now(h.comms[0]).group.Connected(absent) {
+	if !groupOf(h.comms[0]).Connected(absent) {
 		t.Error("it has not asked the missing rank")
 	}
 }

@@ -29,6 +29,10 @@ import (
 	"slices"
 )
 
+// MaxBytes is the most bytes of a collective that survivors complete. A longer one fails, on all
+// ranks.
+const MaxBytes = 128 << 20
+
 // Progress is how far a rank has come in an epoch: what it tells the others when it recovers.
 type Progress struct {
 	Epoch    uint32

@@ -11,6 +11,7 @@ import (
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/roster"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -142,4 +143,16 @@ func (e *Endpoint) CanRead(a *address.Address) bool {
 	p := exec.Process{PID: a.PID, FD: e.Hold(a)}
 	defer e.Release(a.Process)
 	return exec.CanGet(p, exec.Mark(a.Mark)) == nil
+}
+
+// Roster makes a roster. It finds the peers whose memory this process can read. The endpoint may be
+// nil where there are no peers.
+func (e *Endpoint) Roster(
+	name string, rank int, globalRanks []int, peers roster.Peers,
+) roster.Roster {
+	for peer := range peers {
+		p := &peers[peer]
+		p.Readable = peer != rank && p.SharesMemory() && e.CanRead(&p.Address)
+	}
+	return roster.New(name, rank, globalRanks, peers)
 }

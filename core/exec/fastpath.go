@@ -20,12 +20,14 @@ import (
 // FastPath lets callers in C run collectives of a communicator without entering Go: see fastpath.h.
 // It also holds the order of the communicator's collectives, which both ways go on with.
 //
-// A fast path is born shut. Its methods but Shut, Closed, Open and Sequence may be called only
-// while it is closed, and all by one goroutine at a time but Shut and Sequence.
+// A fast path is born shut. Its methods but Shut, Closed, Open, Sequence and Algorithm may be
+// called only while it is closed, and all by one goroutine at a time but Shut, Sequence and
+// Algorithm.
 type FastPath struct {
 	c            *C.goccl_fast_path
 	run          *Run
 	plan, direct [C.GOCCL_FAST_PATH_KEEPS]*Compiled
+	ranMu        sync.Mutex // held while what ran is read, cleared or freed
 }
 
 // AtOnceMax is how many bytes there are at most in a block of a collective that holds up a caller
@@ -79,6 +81,8 @@ func NewFastPath(r *Run, rank, keep int) (*FastPath, error) {
 // Use has the fast path go on with another run, of this rank: it knows no collective, and the next
 // one is the first.
 func (s *FastPath) Use(r *Run, rank int) {
+	s.ranMu.Lock()
+	defer s.ranMu.Unlock()
 	s.run = r
 	s.c.lane, s.c.run = r.lane.c, r.c
 	s.c.rank, s.c.ranks = C.uint32_t(rank), C.uint32_t(r.lane.window.Layout.Ranks)
@@ -160,6 +164,8 @@ func retire(c *C.goccl_fast_path) {
 
 // Free ends the fast path, which is closed and stays so.
 func (s *FastPath) Free() {
+	s.ranMu.Lock()
+	defer s.ranMu.Unlock()
 	atomic.StoreUint64((*uint64)(&s.c.handle), 0)
 	free(unsafe.Pointer(s.c.history), unsafe.Pointer(s.c.ran))
 	s.c.history, s.c.ran = nil, nil
@@ -302,8 +308,10 @@ func (s *FastPath) Ran(sequence uint64, a plan.Algorithm) {
 }
 
 // Algorithm is that by which a collective has run; none of one that has not ended, or is not among
-// those kept. It may be called while the fast path is open, but not beside Free.
+// those kept. It may be called at any time, by any goroutine.
 func (s *FastPath) Algorithm(sequence uint64) (a plan.Algorithm) {
+	s.ranMu.Lock()
+	defer s.ranMu.Unlock()
 	if s.c.ran == nil {
 		return a
 	}

@@ -186,3 +186,12 @@ func mustQuote(text string) bool {
 		return unicode.IsSpace(r) || !unicode.IsPrint(r) || r == '"' || r == '='
 	})
 }
+
+// Ended logs, for debugging, that something has ended, or with which error it has failed.
+func Ended(log *slog.Logger, what string, err error, attrs ...any) {
+	if err != nil {
+		log.Debug(what+" fails", append(attrs, "error", err)...)
+		return
+	}
+	log.Debug(what+" ends", attrs...)
+}

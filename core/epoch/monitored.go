@@ -1,4 +1,4 @@
-package core
+package epoch
 
 import (
 	"cmp"
@@ -19,7 +19,7 @@ import (
 
 // monitoredBarrier runs barriers over control frames: rank 0 hears from every rank, then tells all.
 type monitoredBarrier struct {
-	c       *epoch
+	e       *Epoch
 	changed chan struct{} // a change of what mu guards, or of membership
 	// sequence of the last one that began here; the holder's of the queue's token
 	entered uint64
@@ -30,8 +30,8 @@ type monitoredBarrier struct {
 	ended     uint64                  // sequence of the last one that ended here
 }
 
-func newMonitoredBarrier(c *epoch) *monitoredBarrier {
-	return &monitoredBarrier{c: c, changed: make(chan struct{}, 1),
+func newMonitoredBarrier(e *Epoch) *monitoredBarrier {
+	return &monitoredBarrier{e: e, changed: make(chan struct{}, 1),
 		checkIns: map[uint64]map[int]bool{}, checkOuts: map[uint64]*fault.Error{}}
 }
 
@@ -65,7 +65,7 @@ func (b *monitoredBarrier) onCheckOut(peer int, sequence uint64, verdict *fault.
 func (b *monitoredBarrier) advance(
 	w *work.Work, p *work.Part, until time.Duration,
 ) (finished bool, failure *fault.Error) {
-	if b.c.Size() == 1 {
+	if b.e.Size() == 1 {
 		return true, nil
 	}
 	if b.entered != p.Message.Sequence {
@@ -80,7 +80,7 @@ func (b *monitoredBarrier) advance(
 	}
 	// What comes after it in its batch is not run here, so peers must not wait for it.
 	if failure != nil && p != &w.Parts()[len(w.Parts())-1] {
-		b.c.fail(failure, true)
+		b.e.Fail(failure, true)
 	}
 	return finished, failure
 }
@@ -89,17 +89,17 @@ func (b *monitoredBarrier) advance(
 func (b *monitoredBarrier) enter(
 	w *work.Work, p *work.Part, until time.Duration,
 ) (entered bool, failure *fault.Error) {
-	if b.c.Rank == 0 || exec.Now() >= w.Deadline() {
+	if b.e.Rank == 0 || exec.Now() >= w.Deadline() {
 		return true, nil
 	}
 	ctx := work.WithDeadline(w.Context(), until)
 	defer ctx.End()
 	h := transport.Header{Type: frameCheckIn, Seq: p.Message.Sequence}
-	switch err := b.c.group.Send(ctx, 0, h); {
+	switch err := b.e.group.Send(ctx, 0, h); {
 	case errors.Is(err, context.DeadlineExceeded):
 		return false, nil
 	case err != nil:
-		return false, b.c.failWith(b.c.peerError(0, err))
+		return false, b.e.FailWith(b.e.peerError(0, err))
 	}
 	return true, nil
 }
@@ -108,11 +108,11 @@ func (b *monitoredBarrier) enter(
 func (b *monitoredBarrier) wait(
 	w *work.Work, p *work.Part, until time.Duration,
 ) (finished bool, failure *fault.Error) {
-	c, sequence := b.c, p.Message.Sequence
-	defer c.listen()()
+	e, sequence := b.e, p.Message.Sequence
+	defer e.listen()()
 	// Rank 0 decides; the others wait a little longer, to hear from it who is missing.
 	deadline := w.Deadline()
-	if c.Rank != 0 {
+	if e.Rank != 0 {
 		deadline += 2 * askTime
 	}
 	for {
@@ -122,16 +122,16 @@ func (b *monitoredBarrier) wait(
 		case told && verdict == nil:
 			return true, nil
 		case told:
-			return true, b.errorOf(c.Members.Names(0)+" said: "+verdict.Text, verdict.Ranks...)
+			return true, b.errorOf(e.Members.Names(0)+" said: "+verdict.Text, verdict.Ranks...)
 		case missed != nil:
-			return true, c.failWith(missed)
-		case c.Rank == 0 && here == c.Size()-1:
+			return true, e.FailWith(missed)
+		case e.Rank == 0 && here == e.Size()-1:
 			return true, b.checkOut(w, sequence, nil)
-		case exec.Now() >= deadline && c.Rank == 0:
+		case exec.Now() >= deadline && e.Rank == 0:
 			verdict := b.absentError(sequence, w, p.Operation.WaitAll)
 			return true, cmp.Or(b.checkOut(w, sequence, verdict), verdict)
 		case exec.Now() >= deadline:
-			return true, b.errorOf(c.Members.Names(0)+" did not answer in time", 0)
+			return true, b.errorOf(e.Members.Names(0)+" did not answer in time", 0)
 		}
 		now := exec.Now()
 		if now >= until {
@@ -141,9 +141,9 @@ func (b *monitoredBarrier) wait(
 		select {
 		case <-b.changed:
 		case <-t.C:
-		case <-c.works.Context.Done():
+		case <-e.works.Context.Done():
 			t.Stop()
-			return true, c.failed()
+			return true, e.Failure()
 		}
 		t.Stop()
 	}
@@ -152,11 +152,11 @@ func (b *monitoredBarrier) wait(
 // errorOf is what a rank that came to a barrier says when others did not. The first sentence is the
 // one that users of Gloo know.
 func (b *monitoredBarrier) errorOf(news string, absent ...int) *fault.Error {
-	c := b.c
+	e := b.e
 	return fault.Errorf(fault.ErrTimeout, "[Rank %d]: Rank %d successfully reached "+
 		"monitoredBarrier, but received errors while waiting for send/recv from rank 0. "+
-		"Please check rank 0 logs for faulty rank. This is %s. %s", c.Rank, c.Rank,
-		c.Members.Names(c.Rank), news).In(&c.Members).Blaming(absent...)
+		"Please check rank 0 logs for faulty rank. This is %s. %s", e.Rank, e.Rank,
+		e.Members.Names(e.Rank), news).In(&e.Members).Blaming(absent...)
 }
 
 // state tells how many ranks have come to rank 0, or what that has said.
@@ -169,16 +169,16 @@ func (b *monitoredBarrier) state(sequence uint64) (here int, verdict *fault.Erro
 
 // missed is the failure where a rank is missed that is gone.
 func (b *monitoredBarrier) missed(m plan.Message) *fault.Error {
-	b.c.mu.Lock()
-	defer b.c.mu.Unlock()
+	b.e.mu.Lock()
+	defer b.e.mu.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	members := &b.c.membership
+	members := &b.e.membership
 	if err := members.Missing(m); err != nil {
 		return err
 	}
 	for _, peer := range members.Departed() {
-		if peer == 0 || b.c.Rank == 0 && !b.checkIns[m.Sequence][peer] {
+		if peer == 0 || b.e.Rank == 0 && !b.checkIns[m.Sequence][peer] {
 			d, _ := members.Departure(peer)
 			return d.MissedBy(m)
 		}
@@ -197,11 +197,11 @@ func (b *monitoredBarrier) end(sequence uint64) {
 
 // absentError names the ranks that have not come to rank 0; nil if all have.
 func (b *monitoredBarrier) absentError(sequence uint64, w *work.Work, all bool) *fault.Error {
-	c := b.c
+	e := b.e
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var missing []int
-	for r := 1; r < c.Size(); r++ {
+	for r := 1; r < e.Size(); r++ {
 		if !b.checkIns[sequence][r] {
 			missing = append(missing, r)
 			if !all {
@@ -219,7 +219,7 @@ func (b *monitoredBarrier) absentError(sequence uint64, w *work.Work, all bool) 
 	numbers := strings.ReplaceAll(strings.Trim(fmt.Sprint(missing), "[]"), " ", ", ")
 	return fault.Errorf(fault.ErrTimeout, "[Rank 0]: %s%s failed to pass monitoredBarrier "+
 		"in %d ms: %s", noun, numbers,
-		w.Timeout().Milliseconds(), c.Members.Names(missing...)).In(&c.Members).Blaming(missing...)
+		w.Timeout().Milliseconds(), e.Members.Names(missing...)).In(&e.Members).Blaming(missing...)
 }
 
 // checkOut tells all ranks that came how a monitored barrier ended. One that came may have ended
@@ -227,7 +227,7 @@ func (b *monitoredBarrier) absentError(sequence uint64, w *work.Work, all bool) 
 func (b *monitoredBarrier) checkOut(
 	w *work.Work, sequence uint64, verdict *fault.Error,
 ) (failure *fault.Error) {
-	c := b.c
+	e := b.e
 	var payload []byte
 	if verdict != nil {
 		payload = verdict.Encode()
@@ -235,16 +235,16 @@ func (b *monitoredBarrier) checkOut(
 	b.mu.Lock()
 	here := maps.Clone(b.checkIns[sequence])
 	b.mu.Unlock()
-	ctx, cancel := context.WithTimeout(c.works.Context, max(w.Deadline()-exec.Now(), askTime))
+	ctx, cancel := context.WithTimeout(e.works.Context, max(w.Deadline()-exec.Now(), askTime))
 	defer cancel()
-	for r := 1; r < c.Size(); r++ {
+	for r := 1; r < e.Size(); r++ {
 		if !here[r] {
 			continue
 		}
-		err := c.group.Send(ctx, r, transport.Header{Type: frameCheckOut, Seq: sequence}, payload)
+		err := e.group.Send(ctx, r, transport.Header{Type: frameCheckOut, Seq: sequence}, payload)
 		gone := errors.Is(err, transport.ErrPeerDown) || errors.Is(err, transport.ErrPeerLeft)
 		if err != nil && !gone && failure == nil && verdict == nil {
-			failure = c.peerError(r, err)
+			failure = e.peerError(r, err)
 		}
 	}
 	return failure

@@ -1,4 +1,4 @@
-package core
+package epoch
 
 import (
 	"errors"
@@ -26,10 +26,10 @@ type dial struct {
 
 // connect starts a connection to a peer, if there is none. The channel that it returns is closed
 // when the attempt is over. Next are peers that are needed soon: some of them are dialed at the
-// same time. An attempt that fails fails the communicator, except where the peer is gone: PeerDown
+// same time. An attempt that fails fails the epoch, except where the peer is gone: PeerDown
 // or PeerLeft report that, and what needs the peer fails then.
-func (c *epoch) connect(peer int, next ...int) <-chan struct{} {
-	d := &c.dialer
+func (e *Epoch) connect(peer int, next ...int) <-chan struct{} {
+	d := &e.dialer
 	d.mu.Lock()
 	now := d.plan(peer)
 	begins := !now.begun
@@ -37,16 +37,16 @@ func (c *epoch) connect(peer int, next ...int) <-chan struct{} {
 		d.begin(now)
 	}
 	for _, p := range next {
-		if d.dials[p] == nil && !c.group.Connected(p) {
+		if d.dials[p] == nil && !e.group.Connected(p) {
 			d.plan(p)
 			d.next = append(d.next, p)
 		}
 	}
 	d.mu.Unlock()
 	if begins {
-		c.dial(peer)
+		e.dial(peer)
 	}
-	c.dialNext()
+	e.dialNext()
 	return now.ended
 }
 
@@ -92,23 +92,23 @@ func (d *dialer) end(peer int) {
 }
 
 // dialNext makes connections that are planned, as far as there is room.
-func (c *epoch) dialNext() {
-	for peer, ok := c.dialer.take(); ok; peer, ok = c.dialer.take() {
-		c.dial(peer)
+func (e *Epoch) dialNext() {
+	for peer, ok := e.dialer.take(); ok; peer, ok = e.dialer.take() {
+		e.dial(peer)
 	}
 }
 
 // dial makes the connection to a peer, whose dial has begun.
-func (c *epoch) dial(peer int) {
-	c.spawn(func() {
-		err := c.group.Meet(c.works.Context, peer)
+func (e *Epoch) dial(peer int) {
+	e.spawn(func() {
+		err := e.group.Meet(e.works.Context, peer)
 		if err != nil && !errors.Is(err, transport.ErrPeerLeft) &&
 			!errors.Is(err, transport.ErrPeerDown) {
-			c.fail(c.peerError(peer, err), true)
+			e.Fail(e.peerError(peer, err), true)
 		}
-		c.dialer.end(peer)
-		if c.failed() == nil {
-			c.dialNext()
+		e.dialer.end(peer)
+		if e.Failure() == nil {
+			e.dialNext()
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package core
+package agreement
 
 import (
 	"encoding/json"
@@ -8,14 +8,14 @@ import (
 	"slices"
 
 	"github.com/goccl/goccl/core/completion"
-	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/membership"
+	"github.com/goccl/goccl/core/transport"
 )
 
-// proposal is what a rank proposes when its epoch's members decide. It travels as JSON, because
+// Proposal is what a rank proposes when its epoch's members decide. It travels as JSON, because
 // decisions are rare, and a later version may add fields.
-type proposal struct {
+type Proposal struct {
 	Operation string // that is called: "recover", "grow", "shrink" or "agree"
 	Flags     uint64 `json:",omitempty"` // of agree
 	Newcomers int    `json:",omitempty"` // of grow: how many are waited for
@@ -30,8 +30,8 @@ type proposal struct {
 	Progress completion.Progress
 }
 
-// record is the decision record: what a decision says beside who goes on.
-type record struct {
+// Record is the decision record: what a decision says beside who goes on.
+type Record struct {
 	Flags uint64 `json:",omitempty"` // that all have set
 	// Calls names the operations of two ranks that have called different ones: the first rank's, and
 	// that of the first rank that differs. It is nil where all have called the same.
@@ -45,7 +45,7 @@ type record struct {
 	completion.Judgement
 }
 
-func (m proposal) encode() []byte {
+func (m Proposal) encode() []byte {
 	b, _ := json.Marshal(m) // strings and numbers never fail
 	return b
 }
@@ -53,11 +53,11 @@ func (m proposal) encode() []byte {
 // judge makes the record of what the members propose, by rank. Closed reports whether processes
 // that want to join have to wait.
 func judge(states map[int][]byte, minSize int) (decided []byte, closed bool) {
-	v := record{Flags: math.MaxUint64}
-	first, ranks := proposal{}, slices.Sorted(maps.Keys(states))
+	v := Record{Flags: math.MaxUint64}
+	first, ranks := Proposal{}, slices.Sorted(maps.Keys(states))
 	come := map[int]completion.Progress{}
 	for i, rank := range ranks {
-		var m proposal
+		var m Proposal
 		_ = json.Unmarshal(states[rank], &m) // a proposal that cannot be read differs from all others
 		if i == 0 {
 			first = m
@@ -82,19 +82,19 @@ func judge(states map[int][]byte, minSize int) (decided []byte, closed bool) {
 
 // readRecord reads that of a value which ranks have decided on. A member has made it: what cannot
 // be is refused.
-func readRecord(value *membership.Value, ranks int) (v record, err error) {
+func readRecord(value *membership.Value, ranks int) (v Record, err error) {
 	if err = json.Unmarshal(value.Verdict, &v); err != nil {
-		return v, fmt.Errorf("%w: the record: %w", exec.ErrProtocol, err)
+		return v, fmt.Errorf("%w: the record: %w", transport.ErrProtocol, err)
 	}
 	for rank := range v.Calls {
 		if rank < 0 || rank >= ranks {
-			return v, fmt.Errorf("%w: the record tells of rank %d", exec.ErrProtocol, rank)
+			return v, fmt.Errorf("%w: the record tells of rank %d", transport.ErrProtocol, rank)
 		}
 	}
 	for _, f := range v.Fetch {
-		if _, survives := value.Rank(f.From); !survives || f.Bytes > completesMost {
-			return v, fmt.Errorf("%w: the record has rank %d pass %d bytes on", exec.ErrProtocol, f.From,
-				f.Bytes)
+		if _, survives := value.Rank(f.From); !survives || f.Bytes > completion.MaxBytes {
+			return v, fmt.Errorf("%w: the record has rank %d pass %d bytes on", transport.ErrProtocol,
+				f.From, f.Bytes)
 		}
 	}
 	return v, nil

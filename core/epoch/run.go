@@ -1,4 +1,4 @@
-package core
+package epoch
 
 import (
 	"fmt"
@@ -14,10 +14,10 @@ import (
 	"github.com/goccl/goccl/core/work"
 )
 
-// runner runs the communicator's queue: it carries out what the outcomes of the engine mean. It is
+// runner runs the epoch's queue: it carries out what the outcomes of the engine mean. It is
 // the work.Engine of the queue, and belongs to the holder of the queue's token.
 type runner struct {
-	c           *epoch
+	e           *Epoch
 	engine      *collective.Engine
 	part        int           // of the head
 	announced   time.Duration // the wait that peers have been told of: since when
@@ -30,14 +30,14 @@ const announceAfter = 200 * time.Millisecond
 
 // Rest implements work.Engine.
 func (r *runner) Rest() {
-	r.c.mu.Lock()
-	defer r.c.mu.Unlock()
-	r.c.openFastPath()
+	r.e.mu.Lock()
+	defer r.e.mu.Unlock()
+	r.e.openFastPath()
 }
 
 // Run implements work.Engine.
 func (r *runner) Run(w *work.Work, until time.Duration) (interrupted bool) {
-	q := r.c.queue
+	q := r.e.queue
 	r.interrupted = false
 	r.engine.Run().Waited(w != nil && until != exec.Spin)
 	for {
@@ -57,9 +57,9 @@ func (r *runner) Run(w *work.Work, until time.Duration) (interrupted bool) {
 			r.end(head, part, err)
 			continue
 		}
-		r.c.traceEnd(part, nil)
-		r.c.keepResult(part)
-		r.c.fast.Ran(part.Message.Sequence, r.algorithm(part.Message))
+		r.e.traceEnd(part, nil)
+		r.e.keepResult(part)
+		r.e.fast.Ran(part.Message.Sequence, r.algorithm(part.Message))
 		r.part++
 		if r.part == len(head.Parts()) {
 			q.Pop() // before the work ends: its waiter may destroy the communicator
@@ -69,17 +69,17 @@ func (r *runner) Run(w *work.Work, until time.Duration) (interrupted bool) {
 	}
 }
 
-// end ends the head with a failed part. No later part can run: the communicator has failed.
+// end ends the head with a failed part. No later part can run: the epoch has failed.
 func (r *runner) end(head *work.Work, p *work.Part, cause *fault.Error) {
 	begun := r.engine.Begun() || p.Begun != nil
 	r.engine.Abandon()
-	err := r.c.undone(p, begun, cause)
-	r.c.traceEnd(p, err)
-	r.c.retire(p.Operation)
-	r.c.mu.Lock()
-	r.c.leftUndone(p.Message.Sequence)
-	r.c.mu.Unlock()
-	r.c.queue.Pop()
+	err := r.e.undone(p, begun, cause)
+	r.e.traceEnd(p, err)
+	r.e.retire(p.Operation)
+	r.e.mu.Lock()
+	r.e.leftUndone(p.Message.Sequence)
+	r.e.mu.Unlock()
+	r.e.queue.Pop()
 	left := len(head.Parts()) - r.part
 	r.part = 0
 	for range left {
@@ -91,16 +91,16 @@ func (r *runner) end(head *work.Work, p *work.Part, cause *fault.Error) {
 func (r *runner) advance(
 	w *work.Work, p *work.Part, until time.Duration,
 ) (finished bool, failure *fault.Error) {
-	c := r.c
-	if err := c.failed(); err != nil {
+	e := r.e
+	if err := e.Failure(); err != nil {
 		return true, err
 	}
 	if p.Operation.Collective == plan.MonitoredBarrier {
-		return c.monitored.advance(w, p, until)
+		return e.monitored.advance(w, p, until)
 	}
 	if !r.engine.Begun() {
-		c.step(membership.Needs{Message: p.Message})
-		if err := c.failed(); err != nil {
+		e.step(membership.Needs{Message: p.Message})
+		if err := e.Failure(); err != nil {
 			return true, err
 		}
 	}
@@ -111,13 +111,13 @@ func (r *runner) advance(
 		case o.Status == collective.Done:
 			return true, nil
 		case o.Status == collective.Failed:
-			return true, c.failWith(r.failure(p.Message, &o))
+			return true, e.FailWith(r.failure(p.Message, &o))
 		case now >= w.Deadline():
-			return true, c.failWith(c.timeoutError(w, p.Message))
+			return true, e.FailWith(e.timeoutError(w, p.Message))
 		}
 		if r.announced != o.Since && now-o.Since >= announceAfter {
 			r.announced = o.Since
-			c.announce(p.Message)
+			e.announce(p.Message)
 		}
 		if now >= until || o.Interrupted {
 			r.interrupted = o.Interrupted
@@ -132,9 +132,9 @@ func (r *runner) failure(m plan.Message, o *collective.Outcome) *fault.Error {
 	case o.Err != nil:
 		return o.Err
 	case o.Unreachable != nil:
-		return r.c.peerError(o.Peer, o.Unreachable)
+		return r.e.peerError(o.Peer, o.Unreachable)
 	}
-	return r.c.runError(r.engine.Run(), m, o.Run)
+	return r.e.runError(r.engine.Run(), m, o.Run)
 }
 
 // algorithm is that of a collective which has begun; none of a monitored barrier.
@@ -155,38 +155,38 @@ func (r *runner) title(m plan.Message, begun bool) string {
 }
 
 // runError is why a run cannot go on, whose message is m.
-func (c *epoch) runError(run *exec.Run, m plan.Message, status exec.Status) *fault.Error {
+func (e *Epoch) runError(run *exec.Run, m plan.Message, status exec.Status) *fault.Error {
 	peer := run.Peer()
 	switch status {
 	case exec.Stopped:
-		if err := c.failed(); err != nil {
+		if err := e.Failure(); err != nil {
 			return err
 		}
-		return c.Members.Errorf(fault.ErrInternal, "it was stopped without a cause")
+		return e.Members.Errorf(fault.ErrInternal, "it was stopped without a cause")
 	case exec.Gone:
-		d, _ := c.departure(peer)
+		d, _ := e.departure(peer)
 		return d.MissedBy(m)
 	case exec.Violation:
-		return c.Members.Errorf(fault.ErrInternal, "from %s: %v: it exposes memory that it does not "+
-			"have, or has sent less than it says", c.Members.Names(peer), exec.ErrProtocol)
+		return e.Members.Errorf(fault.ErrInternal, "from %s: %v: it exposes memory that it does not "+
+			"have, or has sent less than it says", e.Members.Names(peer), exec.ErrProtocol)
 	case exec.Unreadable:
-		return c.Members.Errorf(fault.ErrSystem, "%s: reading the memory of %s: %v; "+
+		return e.Members.Errorf(fault.ErrSystem, "%s: reading the memory of %s: %v; "+
 			"GOCCL_THRESHOLDS=get_min=0, on all ranks, has everything copied through "+
-			"shared memory", c.runner.title(m, true), c.Members.Names(peer), run.GetError()).
+			"shared memory", e.runner.title(m, true), e.Members.Names(peer), run.GetError()).
 			During(m.Name(), m.Sequence)
 	case exec.Mismatch:
 		var sent order.Traffic
 		var seen plan.Message
 		seen, sent.Bytes, sent.Total = run.Seen()
-		return c.mismatchError(m, run, peer, seen, sent)
+		return e.mismatchError(m, run, peer, seen, sent)
 	}
-	return c.Members.Errorf(fault.ErrInternal, "the executor answered %d", status)
+	return e.Members.Errorf(fault.ErrInternal, "the executor answered %d", status)
 }
 
 // undone is what a collective ends with that a failure has ended: the cause, which collective it
 // was, and what has become of its buffers.
-func (c *epoch) undone(p *work.Part, begun bool, cause *fault.Error) *fault.Error {
+func (e *Epoch) undone(p *work.Part, begun bool, cause *fault.Error) *fault.Error {
 	m := p.Message
 	return cause.During(m.Name(), m.Sequence).
-		Ending(c.runner.title(m, begun), p.Operation.Aftermath(c.Rank, begun))
+		Ending(e.runner.title(m, begun), p.Operation.Aftermath(e.Rank, begun))
 }

@@ -1,4 +1,4 @@
-package core
+package epoch
 
 import (
 	"context"
@@ -11,10 +11,10 @@ import (
 // What a rank waits for from a peer that shares no memory with it comes over a link. The waiter
 // reads the links himself, where nobody else does: see transport.Poller.
 
-// linkReader is the wire of a communicator's collectives. It belongs to the holder of the queue's
+// linkReader is the wire of an epoch's collectives. It belongs to the holder of the queue's
 // token.
 type linkReader struct {
-	c        *epoch
+	e        *Epoch
 	reads    bool     // this thread has the poller's token
 	relies   bool     // another thread has it, and reads for this one
 	step     int      // of the run, that was waited in last
@@ -22,8 +22,8 @@ type linkReader struct {
 	credited []uint64 // by peer: messages whose release it has been told of
 }
 
-func newLinkReader(c *epoch) *linkReader {
-	return &linkReader{c: c, credited: make([]uint64, c.Size())}
+func newLinkReader(e *Epoch) *linkReader {
+	return &linkReader{e: e, credited: make([]uint64, e.Size())}
 }
 
 // Enter implements collective.Wire.
@@ -31,15 +31,15 @@ func (r *linkReader) Enter() { r.step = -1 }
 
 // Connect implements collective.Wire.
 func (r *linkReader) Connect(peer int, next []int) <-chan struct{} {
-	return r.c.connect(peer, next...)
+	return r.e.connect(peer, next...)
 }
 
 // Wait implements collective.Wire.
 func (r *linkReader) Wait(run *exec.Run, until time.Duration) (interrupted bool) {
-	p := r.c.poller
+	p := r.e.poller
 	if !r.reads {
 		r.reads = p.Take()
-		for i := 0; !r.reads && i < r.c.waiting.PortPolls && p.Yielding(); i++ {
+		for i := 0; !r.reads && i < r.e.waiting.PortPolls && p.Yielding(); i++ {
 			exec.YieldCPU()
 			r.reads = p.Take()
 		}
@@ -54,18 +54,18 @@ func (r *linkReader) Wait(run *exec.Run, until time.Duration) (interrupted bool)
 	}
 	if s := run.Step(); s != r.step {
 		bytes, _ := run.Expected()
-		r.step, r.polls = s, r.c.waiting.PortPollsFor(bytes)
+		r.step, r.polls = s, r.e.waiting.PortPollsFor(bytes)
 		if bytes > pumpMost {
 			p.Wait(0)
 			return false
 		}
 	}
 	if r.polls > 0 {
-		if r.polls < r.c.waiting.PortPolls {
+		if r.polls < r.e.waiting.PortPolls {
 			exec.YieldCPU()
 		}
 		r.polls--
-		r.c.group.Pump(run.Peer())
+		r.e.group.Pump(run.Peer())
 		return false
 	}
 	return p.Wait(max(until-exec.Now(), 0))
@@ -77,7 +77,7 @@ const pumpMost = 64 << 10
 
 // Put implements collective.Wire. The peer may be left to read a long message by itself.
 func (r *linkReader) Put(ctx context.Context, run *exec.Run) error {
-	peer, l := run.Peer(), r.c.window.Lane(collectiveLane)
+	peer, l := run.Peer(), r.e.window.Lane(collectiveLane)
 	h := transport.Header{Type: transport.Data, Flags: collectiveLane,
 		Arg: [2]uint64{l.Sent(peer), l.Freed(peer)}}
 	l.MarkSent(peer)
@@ -91,10 +91,10 @@ func (r *linkReader) Put(ctx context.Context, run *exec.Run) error {
 
 func (r *linkReader) put(ctx context.Context, peer int, h transport.Header, run *exec.Run) error {
 	header, payload := run.PortMessage()
-	if !r.c.group.Advertises(peer, payload) || !run.Advertise() {
+	if !r.e.group.Advertises(peer, payload) || !run.Advertise() {
 		return r.send(ctx, peer, h, header, payload)
 	}
-	advertised, err := r.c.group.Advertise(ctx, r.reads, peer, h, header, payload)
+	advertised, err := r.e.group.Advertise(ctx, r.reads, peer, h, header, payload)
 	if !advertised {
 		run.TakeBack()
 	}
@@ -105,7 +105,7 @@ func (r *linkReader) put(ctx context.Context, peer int, h transport.Header, run 
 // plans are proved for senders that see one slot fewer than there are.
 func (r *linkReader) Release(ctx context.Context, run *exec.Run) {
 	peer := run.Peer()
-	freed := r.c.window.Lane(collectiveLane).Freed(peer)
+	freed := r.e.window.Lane(collectiveLane).Freed(peer)
 	if freed-r.credited[peer] < 2 {
 		return
 	}
@@ -119,9 +119,9 @@ func (r *linkReader) Release(ctx context.Context, run *exec.Run) {
 func (r *linkReader) send(ctx context.Context, peer int, h transport.Header,
 	payload ...[]byte) error {
 	if r.reads {
-		return r.c.group.SendReading(ctx, peer, h, payload...)
+		return r.e.group.SendReading(ctx, peer, h, payload...)
 	}
-	return r.c.group.Send(ctx, peer, h, payload...)
+	return r.e.group.Send(ctx, peer, h, payload...)
 }
 
 // Leave implements collective.Wire.
@@ -129,9 +129,9 @@ func (r *linkReader) Leave(run *exec.Run) {
 	switch {
 	case r.reads:
 		run.Reading(false)
-		r.c.poller.Leave()
+		r.e.poller.Leave()
 	case r.relies:
-		r.c.poller.StopProgress()
+		r.e.poller.StopProgress()
 		run.Brought(false)
 	}
 	r.reads, r.relies = false, false
@@ -139,17 +139,17 @@ func (r *linkReader) Leave(run *exec.Run) {
 
 // listen has another goroutine read the links until stop is called: what the caller waits for comes
 // by a control frame, and it does not read by itself.
-func (c *epoch) listen() (stop func()) {
-	if c.poller == nil {
+func (e *Epoch) listen() (stop func()) {
+	if e.poller == nil {
 		return func() {}
 	}
-	c.poller.StartProgress()
-	return c.poller.StopProgress
+	e.poller.StartProgress()
+	return e.poller.StopProgress
 }
 
 // kick has the thread that reads the links look at what it waits for.
-func (c *epoch) kick() {
-	if c.poller != nil {
-		c.poller.Kick()
+func (e *Epoch) kick() {
+	if e.poller != nil {
+		e.poller.Kick()
 	}
 }

@@ -1,4 +1,4 @@
-package core
+package epoch
 
 import (
 	"context"
@@ -23,28 +23,33 @@ type inquiry struct {
 	changed chan struct{}        // a new answer
 }
 
-// askTime is how long a rank that timed out waits for its peers to say what they are doing.
-const askTime = 500 * time.Millisecond
+// A rank that timed out asks its peers what they are doing. It waits for answers until none has
+// come for askTime, for askMost at most: on a busy host those that answer do so one after the
+// other.
+const (
+	askTime = 500 * time.Millisecond
+	askMost = 4 * askTime
+)
 
 // timeoutError finds out which ranks did not arrive.
-func (c *epoch) timeoutError(w *work.Work, m plan.Message) *fault.Error {
-	missing, behind := c.ask(m.Sequence)
-	head := fmt.Sprintf("%s: timeout after %v on %s", c.runner.title(m, true), w.Timeout(),
-		c.Members.Names(c.Rank))
+func (e *Epoch) timeoutError(w *work.Work, m plan.Message) *fault.Error {
+	missing, behind := e.ask(m.Sequence)
+	head := fmt.Sprintf("%s: timeout after %v on %s", e.runner.title(m, true), w.Timeout(),
+		e.Members.Names(e.Rank))
 	var parts []string
 	if len(missing) > 0 {
 		parts = append(parts, fmt.Sprintf("%s did not answer (stopped, or stuck outside of the "+
-			"interpreter, or unreachable)", c.Members.Names(missing...)))
+			"interpreter, or unreachable)", e.Members.Names(missing...)))
 	}
 	for _, r := range behind {
 		what := "has not started a collective yet"
 		if r.sequence > 0 {
 			what = fmt.Sprintf("is still at #%d", r.sequence)
 		}
-		parts = append(parts, c.Members.Names(r.rank)+" "+what)
+		parts = append(parts, e.Members.Names(r.rank)+" "+what)
 	}
 	if len(parts) == 0 {
-		return c.Members.Errorf(fault.ErrTimeout, "%s. All ranks have arrived: the transfer itself "+
+		return e.Members.Errorf(fault.ErrTimeout, "%s. All ranks have arrived: the transfer itself "+
 			"did not end in time", head).During(m.Name(), m.Sequence)
 	}
 	all := slices.Clone(missing)
@@ -52,8 +57,8 @@ func (c *epoch) timeoutError(w *work.Work, m plan.Message) *fault.Error {
 		all = append(all, r.rank)
 	}
 	slices.Sort(all)
-	return c.Members.Errorf(fault.ErrTimeout, "%s: %s did not arrive: %s", head,
-		c.Members.Names(all...), strings.Join(parts, ", ")).
+	return e.Members.Errorf(fault.ErrTimeout, "%s: %s did not arrive: %s", head,
+		e.Members.Names(all...), strings.Join(parts, ", ")).
 		During(m.Name(), m.Sequence).Blaming(all...)
 }
 
@@ -68,52 +73,58 @@ type laggard struct {
 // each other rank, and connections between all would have to be made first. So it asks those that
 // it has a connection to. If all of these have come, then the missing rank is connected with
 // others, which find that out and tell: it asks the rest if nobody has told it in time.
-func (c *epoch) ask(sequence uint64) (missing []int, behind []laggard) {
+func (e *Epoch) ask(sequence uint64) (missing []int, behind []laggard) {
 	var near, far []int
-	for peer := range c.Size() {
+	for peer := range e.Size() {
 		switch {
-		case peer == c.Rank:
-		case c.group.Connected(peer):
+		case peer == e.Rank:
+		case e.group.Connected(peer):
 			near = append(near, peer)
 		default:
 			far = append(far, peer)
 		}
 	}
-	missing, behind = c.askThese(c.works.Context, near, sequence)
+	missing, behind = e.askThese(e.works.Context, near, sequence)
 	if len(missing)+len(behind) > 0 || len(far) == 0 {
 		return missing, behind
 	}
 	select {
-	case <-c.works.Context.Done():
+	case <-e.works.Context.Done():
 		return nil, nil
 	case <-time.After(2 * askTime): // others wait for answers, too
 	}
-	return c.askThese(c.works.Context, far, sequence)
+	return e.askThese(e.works.Context, far, sequence)
 }
 
 // askThese asks some peers how far they have come. It answers nothing where the context ends first:
-// once the communicator has failed, for instance, when no answer matters.
-func (c *epoch) askThese(ctx context.Context, peers []int, sequence uint64) (missing []int,
+// once the epoch has failed, for instance, when no answer matters.
+func (e *Epoch) askThese(ctx context.Context, peers []int, sequence uint64) (missing []int,
 	behind []laggard) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	q := &c.inquiry
+	ctx, cancel := context.WithTimeout(ctx, askMost)
+	q := &e.inquiry
 	q.mu.Lock()
 	q.answers = map[int]plan.Message{}
 	q.mu.Unlock()
 	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
 	for _, peer := range peers {
 		wg.Go(func() {
 			// An error means no answer, which is what is found out here.
-			_ = c.group.Send(ctx, peer, transport.Header{Type: frameAsk})
+			_ = e.group.Send(ctx, peer, transport.Header{Type: frameAsk})
 		})
 	}
-	wg.Wait()
-	defer c.listen()()
-	for !q.answered(peers) && ctx.Err() == nil {
+	defer e.listen()()
+	quiet := time.NewTimer(askTime)
+	defer quiet.Stop()
+	for over := false; !over && !q.answered(peers); {
 		select {
 		case <-q.changed:
+			quiet.Reset(askTime)
+		case <-quiet.C:
+			over = true
 		case <-ctx.Done():
+			over = true
 		}
 	}
 	q.mu.Lock()
@@ -153,11 +164,11 @@ func (q *inquiry) onStatus(peer int, payload []byte) error {
 	return nil
 }
 
-// answer tells a peer how far this rank has come. A communicator that has failed still answers. The
+// answer tells a peer how far this rank has come. An epoch that has failed still answers. The
 // asker counts a lost answer as no answer: one that does not read its answers loses some.
-func (c *epoch) answer(peer int) {
-	c.lockOrder()
-	m := c.fast.At(c.Sequence())
-	c.unlockOrder()
-	c.group.Notify(peer, transport.Header{Type: frameStatus}, order.Encode(m))
+func (e *Epoch) answer(peer int) {
+	e.lockOrder()
+	m := e.fast.At(e.fast.Sequence())
+	e.unlockOrder()
+	e.group.Notify(peer, transport.Header{Type: frameStatus}, order.Encode(m))
 }

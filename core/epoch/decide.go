@@ -1,0 +1,235 @@
+package epoch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/goccl/goccl/core/agreement"
+	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/roster"
+	"github.com/goccl/goccl/core/suspended"
+	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/tune"
+)
+
+// voter is an epoch as its decisions see it.
+type voter struct{ *Epoch }
+
+// messageTime is how long a message of an agreement may take. What is lost is sent again.
+const messageTime = 2 * time.Second
+
+// Send implements agreement.Face. What a peer does not read that has attached waits in its link's
+// queue, which has a bound.
+func (e voter) Send(to int, message []byte) {
+	e.mu.Lock()
+	group := e.group
+	e.mu.Unlock()
+	h := transport.Header{Type: frameAgree}
+	if group == nil || group.TrySend(to, h, message) || group.Notify(to, h, message) {
+		return
+	}
+	go func() { // it may go on after the end of the epoch, so it is none of its tasks
+		ctx, cancel := context.WithTimeout(context.Background(), messageTime)
+		defer cancel()
+		_ = group.Send(ctx, to, h, message) // see above
+	}()
+}
+
+// Out implements agreement.Face.
+func (e voter) Out(cause *fault.Error) { e.Fail(cause, false) }
+
+// Silent implements agreement.Face.
+func (e voter) Silent(ctx context.Context, peers []int) []int {
+	missing, _ := e.askThese(ctx, peers, 0)
+	return missing
+}
+
+// Fence implements agreement.Face.
+func (e voter) Fence(peer int) (ended, lives bool) { return e.end.Fence(e.Peers[peer].Process) }
+
+// Listen implements agreement.Face.
+func (e voter) Listen() (stop func()) { return e.listen() }
+
+// Settled implements agreement.Face: it leaves the group of an epoch that has ended.
+func (e voter) Settled() {
+	if e.config.Lingering.remove(e.Epoch) {
+		go e.leave() // a handler may not wait for itself
+	}
+}
+
+// Decide has the epoch's members decide who goes on. Members that are lost or do not answer take no
+// part, nor do the excluded. It waits for the others for half of the context's time. The error is
+// agreement.ErrRecovers where members recover by themselves, which comes first.
+func (e *Epoch) Decide(ctx context.Context, m agreement.Proposal, exclude []int) (
+	*agreement.Decision, error) {
+	m.Ended = !m.Completes && e.Failure() != nil
+	d := e.agreement.Begin(ctx, m, e.blamed(), exclude)
+	e.config.Owner.Changed() // newcomers may be waited for
+	err := e.agreement.Await(ctx, d, m)
+	if errors.Is(err, agreement.ErrRecovers) {
+		// This rank recovers, too, even if it has not heard of the failure yet.
+		e.Fail(e.Members.Errorf(fault.ErrPeerFailed, "others recover from a failure"), false)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// DecideSuccessor is Decide on who is in the next epoch. It returns how far this rank has come in
+// this one, if it has failed.
+func (e *Epoch) DecideSuccessor(ctx context.Context, m agreement.Proposal) (
+	d *agreement.Decision, ended suspended.Ended, err error) {
+	if e.Failure() == nil {
+		// Collectives that have ended on other ranks end on this one, too.
+		deadline, _ := ctx.Deadline()
+		half, cancel := context.WithTimeout(ctx, time.Until(deadline)/2)
+		err := e.Service().Barrier(half)
+		cancel()
+		if err != nil && e.Failure() == nil {
+			return nil, ended, err
+		}
+	}
+	if e.Failure() != nil {
+		// No operation of the epoch may read or write buffers any more when others hear from this rank.
+		e.EndWorks(nil)
+	}
+	e.lockOrder()
+	recovers := e.config.Suspended.Recovery() != nil
+	ended = suspended.Ended{Epoch: e.ofWorks(), Begun: e.fast.Sequence(),
+		Finished: e.fast.Sequence(), Kept: e.fast.Kept}
+	if e.firstUndone > 0 {
+		ended.Finished = e.firstUndone - 1
+	}
+	m.Progress = e.config.Suspended.Progress(ended)
+	e.unlockOrder()
+	m.Unmet = e.agreement.Unmet()
+	if recovers && !m.Completes {
+		return nil, ended, agreement.ErrRecovers
+	}
+	d, err = e.Decide(ctx, m, e.absent(ctx))
+	return d, ended, err
+}
+
+// blamed are the peers that a failure blames for a timeout.
+func (e *Epoch) blamed() (peers []int) {
+	failure := e.Failure()
+	if failure == nil || !errors.Is(failure, fault.ErrTimeout) {
+		return nil
+	}
+	for _, peer := range failure.Ranks {
+		if _, gone := e.departure(peer); !gone && peer != e.Rank {
+			peers = append(peers, peer)
+		}
+	}
+	return peers
+}
+
+// absent are the newcomers that the members do without after a first meeting has failed: those that
+// are lost, and those that do not answer and are blamed. Where its time was over they are those
+// that have not come or, where nobody is missing, all of them: one says that it has come, and has
+// not.
+func (e *Epoch) absent(ctx context.Context) (ranks []int) {
+	failure, strangers := e.Failure(), e.agreement.Strangers()
+	if failure == nil || len(strangers) == 0 {
+		return nil
+	}
+	late := errors.Is(failure, fault.ErrTimeout)
+	var asked []int
+	for rank := range e.Size() {
+		_, lost := e.departure(rank)
+		switch blamed := slices.Contains(failure.Ranks, rank) && e.IsNewcomer(rank); {
+		case rank == e.Rank:
+		case lost && e.IsNewcomer(rank):
+			ranks = append(ranks, rank)
+		case !lost && (late || blamed):
+			asked = append(asked, rank)
+		}
+	}
+	if len(asked) == 0 {
+		return ranks
+	}
+	missing, behind := e.askThese(ctx, asked, 1)
+	for _, r := range behind {
+		if late {
+			missing = append(missing, r.rank)
+		}
+	}
+	if late && len(missing)+len(ranks) == 0 {
+		return strangers
+	}
+	for _, rank := range strangers {
+		if slices.Contains(missing, rank) {
+			ranks = append(ranks, rank)
+		}
+	}
+	return ranks
+}
+
+// Meet is the first collective of an epoch whose members have not been in one before: it waits for
+// all, and settles what all must answer alike. For newcomers it waits for half of the context's
+// time, so that the members can do without them in the other half.
+func (e *Epoch) Meet(ctx context.Context) error {
+	if len(e.Joined) > 0 {
+		deadline, _ := ctx.Deadline()
+		half := time.Until(deadline) / 2
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, max(half/2, half-findOut))
+		defer cancel()
+	}
+	s := e.Service()
+	s.ofSplit = true
+	all, err := s.Gather(ctx, int64(AnswersOf(&e.Roster)))
+	if err != nil {
+		return err
+	}
+	unanimous := bootstrap.Answers(all[0])
+	for _, answers := range all {
+		unanimous &= bootstrap.Answers(answers)
+	}
+	e.Agree(unanimous)
+	e.agreement.Met()
+	if len(e.Joined) > 0 {
+		// Newcomers go on without the others only where none of these can do without them.
+		if err := e.Service().Barrier(ctx); err != nil {
+			return err
+		}
+	}
+	e.agreement.AllMet()
+	return nil
+}
+
+// findOut is how long it takes at most to find out who has not come.
+const findOut = 2*askTime + 2*askMost
+
+// AnswersOf are what this rank tells the others of a roster.
+func AnswersOf(ranks *roster.Roster) bootstrap.Answers {
+	reads := tune.CheapReads
+	if ranks.Measures() {
+		reads = tune.ReadsAt(exec.ReadCost())
+	}
+	return bootstrap.Answers(ranks.Answers(reads))
+}
+
+// NewcomersFail reports whether an error is that of a first meeting with newcomers whose time was
+// over, or which somebody has left or given up: then the members do without those that have not
+// come.
+func (e *Epoch) NewcomersFail(err error) bool {
+	return (errors.Is(err, fault.ErrTimeout) || errors.Is(err, fault.ErrAborted)) &&
+		e.agreement.Unmet()
+}
+
+// Leads reports whether newcomers are to come to this rank: it is the lowest of those that live.
+// Where the epoch has failed others may go on without it, unless it waits for their decision.
+func (e *Epoch) Leads() bool {
+	for peer := range e.Rank {
+		if _, gone := e.departure(peer); !gone {
+			return false
+		}
+	}
+	return e.Failure() == nil || e.agreement.Waits()
+}

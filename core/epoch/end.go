@@ -1,0 +1,110 @@
+package epoch
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/suspended"
+)
+
+// EndWorks ends all works of the epoch with the cause, unless a failure has. When it returns no
+// operation of the epoch reads or writes buffers any more.
+func (e *Epoch) EndWorks(cause *fault.Error) {
+	e.Fail(cause, false)
+	<-e.stopped // by this call or by a failure before it
+	// After the goodbye nothing can be said. Peers that were not told of a refusal would blame the
+	// end of this process instead.
+	e.tellers.Wait()
+	e.queue.Drain()
+	e.starting.Wait() // works that a preempted call has queued are suspended, too
+}
+
+// Finish ends all works of the epoch, and tells peers that this rank has left it. It waits for a
+// peer only where that has not been told yet of a call that this rank was refused, and then for
+// half a second at most.
+func (e *Epoch) Finish(cause *fault.Error) {
+	e.EndWorks(cause)
+	if e.group != nil {
+		e.detach()
+	}
+	e.tasks.mu.Lock()
+	e.tasks.ended = true
+	e.tasks.mu.Unlock()
+	e.tasks.Wait()
+}
+
+// End tells that the next epoch begins. The epoch has finished, and takes no news any more.
+func (e *Epoch) End() {
+	e.mu.Lock()
+	e.over = true
+	e.mu.Unlock()
+	e.agreement.End()
+}
+
+// Free gives back what the epoch holds, which has finished. It waits for a thread in the fast path.
+func (e *Epoch) Free() {
+	e.runner.engine.Free()
+	e.p2p.Free()
+	e.closeMemory()
+	e.letGo()
+}
+
+// FreeFastPath frees the fast path, after the last epoch has finished.
+func (e *Epoch) FreeFastPath() {
+	e.lockOrder() // a thread in the fast path leaves, and sees the failure
+	e.fast.Free()
+	e.mu.Unlock()
+}
+
+// giveUp fails an epoch whose caller waits no longer. Destroy says goodbye to the peers itself.
+func (e *Epoch) giveUp() {
+	if e.config.Life.Err() != nil {
+		e.Fail(e.Destroyed(), false)
+		return
+	}
+	e.Fail(e.Members.Errorf(fault.ErrAborted, "%s gave it up", e.Members.Names(e.Rank)).
+		Blaming(e.Rank), true)
+}
+
+// Destroyed is the cause where the communicator is destroyed here.
+func (e *Epoch) Destroyed() *fault.Error {
+	return e.Members.Errorf(fault.ErrAborted, "it was destroyed on this rank, %s",
+		e.Members.Names(e.Rank)).Blaming(e.Rank)
+}
+
+// Alive tells why nothing can follow the epoch: its communicator is destroyed, or has no members.
+func (e *Epoch) Alive() error {
+	if e.config.Life.Err() == nil && !e.Nobody {
+		return nil
+	}
+	if err := e.Failure(); err != nil {
+		return err
+	}
+	return e.Destroyed() // Destroy is about to say so
+}
+
+// completes reports whether the members that are left after a failure recover by themselves, and
+// complete what is suspended: none has to join first. It is called with the lock held.
+func (e *Epoch) completes(cause *fault.Error) bool {
+	if !e.Recovers() || !errors.Is(cause, fault.ErrPeerFailed) || e.config.Life.Err() != nil {
+		return false
+	}
+	gone := slices.Concat(e.membership.Departed(), cause.Ranks)
+	slices.Sort(gone)
+	return e.Size()-len(slices.Compact(gone)) >= e.config.Settings.MinSize
+}
+
+// EndRecovery ends an automatic recovery, which has come to this epoch, and returns the works that
+// are left. Unless it has failed it is not over where another member has died.
+func (e *Epoch) EndRecovery(failed bool) (left []*suspended.Work, over bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	failure := e.Failure()
+	if !failed && failure != nil && errors.Is(failure, fault.ErrPeerFailed) {
+		return nil, false
+	}
+	left = e.config.Suspended.End()
+	e.openFastPath()
+	return left, true
+}

@@ -1,0 +1,256 @@
+package epoch
+
+import (
+	"errors"
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/config"
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/suspended"
+	"github.com/goccl/goccl/core/work"
+)
+
+// Options say how operations are to be made.
+type Options struct {
+	Timeout time.Duration // <= 0: the communicator's
+	// WaitSoon tells that the caller will call Wait at once: no worker is woken, and Start itself
+	// already waits a little, so that a short operation has ended when it returns.
+	WaitSoon bool
+	Internal bool // they do not wait for a recovery, which they are a part of
+	FailFast bool // they fail where a member dies: nobody completes them
+}
+
+// ErrOver tells that operations were not started, because the members recover by themselves, or
+// have: they are for the next epoch.
+var ErrOver = errors.New("the epoch is over")
+
+// Start starts one operation, or several as one work. See core.Comm.Start for what it promises. The
+// error is [ErrOver] only where survivors complete collectives.
+func (e *Epoch) Start(o Options, operations []call.Operation) (*work.Work, error) {
+	w, err := e.prepare(o, operations)
+	if err != nil {
+		return nil, e.RefuseStart(err, operations)
+	}
+	parts := w.Parts()
+
+	if len(parts) > 0 {
+		e.lockOrder()
+	} else {
+		e.mu.Lock()
+	}
+	if e.Recovers() && !o.Internal && (e.over || e.config.Suspended.Recovery() != nil) {
+		e.mu.Unlock()
+		return nil, ErrOver
+	}
+	if err := e.refusal(); err != nil {
+		defer e.mu.Unlock()
+		return nil, err.During(call.Name(operations), 0)
+	}
+	w.SetTimeout(e.timeoutOf(o))
+	var mismatch *fault.Error
+	for i := range parts {
+		err := e.order.Start(&parts[i].Message)
+		if mismatch == nil {
+			mismatch = err
+		}
+	}
+	var tell func()
+	if len(parts) > 0 {
+		if e.trace.collectives != nil {
+			tell = e.ranInC()
+		}
+		e.starting.Add(1)
+		e.queue.Push(w)
+	}
+	e.mu.Unlock()
+	if tell != nil {
+		tell()
+	}
+	if e.trace.collectives != nil || e.trace.pointToPoint != nil {
+		e.traceStart(w, operations)
+	}
+
+	if len(w.Parts()) < len(operations) {
+		e.p2p.Start(w, operations)
+	}
+	w.Started()
+	if len(parts) > 0 {
+		e.starting.Done()
+	}
+	if mismatch != nil {
+		e.Fail(mismatch, true)
+	}
+	switch {
+	case o.WaitSoon:
+		w.HelpAtOnce() // the caller would come back for just that
+	case len(parts) > 0:
+		e.queue.WakeLater()
+	}
+	return w, nil
+}
+
+// prepare makes the work of some operations. It refuses bad arguments.
+func (e *Epoch) prepare(o Options, operations []call.Operation) (*work.Work, error) {
+	holds := e.Recovers() && !o.FailFast && len(operations) > 0 &&
+		!slices.ContainsFunc(operations, func(op call.Operation) bool {
+			return !suspended.Completes(&op)
+		})
+	n := len(operations)
+	if holds && e.confirms(operations) {
+		n++
+	}
+	w := e.works.New(n, o.WaitSoon)
+	w.SetContributors(e.Size())
+	for i := range operations {
+		op := &operations[i]
+		if err := op.Check(e.Rank, e.Size()); err != nil {
+			return nil, err
+		}
+		if !op.PointToPoint() {
+			w.Add(work.Part{Operation: op, Message: e.message(op)})
+		}
+	}
+	if n > len(operations) {
+		barrier := &call.Operation{Collective: plan.Barrier}
+		w.Add(work.Part{Operation: barrier, Message: e.message(barrier)})
+	}
+	if holds {
+		e.config.Suspended.Guard(w, e.ofWorks(), operations)
+	}
+	if source := e.p2p.Source(operations); source != nil {
+		w.UseSource(source)
+	}
+	if e.shape.AllMemory && len(operations) == 1 && len(w.Parts()) == 1 &&
+		small(&operations[0]) {
+		w.UseSmall()
+	}
+	return w, nil
+}
+
+func (e *Epoch) timeoutOf(o Options) time.Duration {
+	if o.Timeout > 0 {
+		return o.Timeout
+	}
+	return e.config.Owner.Timeout()
+}
+
+// small tells whether a collective is as short as those by which callers in C may be held up, and
+// sends no frames.
+func small(o *call.Operation) bool {
+	return o.Collective != plan.MonitoredBarrier && o.Largest() <= exec.AtOnceMax
+}
+
+// CarryOn takes over a collective that the caller has begun by the fast path, and goes on as Start
+// does.
+func (e *Epoch) CarryOn(o Options, operation call.Operation) (*work.Work, error) {
+	w := e.works.New(1, o.WaitSoon)
+	w.SetContributors(e.Size())
+	var h *suspended.Work
+	if e.Recovers() && suspended.Completes(&operation) {
+		h = e.config.Suspended.GuardBegun(w, e.ofWorks(), operation, e.fast.Before)
+	}
+	e.mu.Lock()
+	begun := e.fast.Leave()
+	w.SetTimeout(e.timeoutOf(o))
+	if err := e.Failure(); err != nil {
+		e.retire(&operation)
+		defer e.mu.Unlock()
+		w.Add(work.Part{Operation: &operation, Message: e.fast.At(e.fast.Sequence())})
+		if h == nil || !h.Hold(err) { // before the recovery can end
+			return nil, err.During(operation.Collective.String(), 0)
+		}
+		e.leftUndone(e.fast.Sequence())
+		return w, nil
+	}
+	if e.shape.AllMemory && small(&operation) {
+		w.UseSmall()
+	}
+	w.Add(work.Part{Operation: &operation, Message: e.fast.At(e.fast.Sequence()), Begun: begun})
+	var tell func()
+	if e.trace.collectives != nil {
+		tell = e.ranInC()
+	}
+	e.queue.Push(w)
+	e.mu.Unlock()
+	if tell != nil {
+		tell()
+		e.traceStart(w, []call.Operation{operation})
+	}
+	w.Started()
+	if o.WaitSoon {
+		w.HelpAtOnce()
+	} else {
+		e.queue.WakeLater()
+	}
+	return w, nil
+}
+
+// refusal is why the epoch takes no operations, nil while it works.
+func (e *Epoch) refusal() *fault.Error {
+	if cause := e.agreement.Cause(); cause != nil {
+		return cause // it says more than the failure before
+	}
+	return e.Failure()
+}
+
+// Recovers reports whether survivors complete collectives in which a member dies.
+func (e *Epoch) Recovers() bool { return e.config.Settings.Recovery != config.RecoveryStep }
+
+// ofWorks is what the epoch is to works that may be suspended.
+func (e *Epoch) ofWorks() suspended.Epoch {
+	return suspended.Epoch{Number: e.number, Rank: e.Rank, Members: &e.Members}
+}
+
+// resultMost is how many bytes a result has at most that is kept: where a message takes longer than
+// a copy, more are.
+func (e *Epoch) resultMost() int {
+	if e.shape.AllMemory {
+		return 64 << 10
+	}
+	return 512 << 10
+}
+
+// confirms tells whether a barrier must follow some operations that survivors complete.
+func (e *Epoch) confirms(operations []call.Operation) bool {
+	return slices.ContainsFunc(operations, func(op call.Operation) bool {
+		return op.Collective.Rooted() || op.Total() > uint64(e.resultMost())
+	})
+}
+
+// keepResult copies the result of a collective that has ended, if others may ask for it.
+func (e *Epoch) keepResult(p *work.Part) {
+	op := p.Operation
+	if e.Recovers() && suspended.Completes(op) && !op.Collective.Rooted() {
+		e.fast.Keep(p.Message.Sequence, op.Out, op.OutBytes())
+	}
+}
+
+// leftUndone notes that a collective has not ended here. It is called with the lock held.
+func (e *Epoch) leftUndone(sequence uint64) {
+	if e.firstUndone == 0 || sequence < e.firstUndone {
+		e.firstUndone = sequence
+	}
+}
+
+// lockOrder locks the epoch with nobody in the fast path: the order of the collectives stands
+// still.
+func (e *Epoch) lockOrder() {
+	for since := exec.Now(); ; exec.AwaitCaller(since) {
+		e.mu.Lock()
+		e.fast.Shut()
+		if e.fast.Closed() {
+			return
+		}
+		// A caller inside leaves when it must wait for long, and takes the lock to hand its collective
+		// over.
+		e.mu.Unlock()
+	}
+}
+
+// FastPath is what callers in C run collectives by, naming it by the handle.
+func (e *Epoch) FastPath(handle uint64) unsafe.Pointer { return e.fast.C(handle) }

@@ -1,0 +1,67 @@
+package epoch
+
+import (
+	"slices"
+
+	"github.com/goccl/goccl/core/agreement"
+	"github.com/goccl/goccl/core/endpoint"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/tune"
+)
+
+// Number is the epoch's: 0, 1, ...
+func (e *Epoch) Number() uint32 { return e.number }
+
+// Shape says how data moves.
+func (e *Epoch) Shape() *tune.Shape { return &e.shape }
+
+// Endpoint is what reaches peers; nil where there are none.
+func (e *Epoch) Endpoint() *endpoint.Endpoint { return e.end }
+
+// Decisions are those of the epoch's members on what follows it.
+func (e *Epoch) Decisions() *agreement.Engine { return e.agreement }
+
+// Sequence is the number of the last collective that was started or refused, 0 before the first.
+func (e *Epoch) Sequence() uint64 { return e.fast.Sequence() }
+
+// NextSplit returns the number of a split: 1, 2, ...
+func (e *Epoch) NextSplit() uint64 { return e.splits.Add(1) }
+
+// Kind names what joins this rank to a peer: see core.Comm.Transport.
+func (e *Epoch) Kind(peer int) string {
+	switch {
+	case peer == e.Rank:
+		return "self"
+	case peer < 0 || peer >= e.Size():
+		return ""
+	}
+	return e.group.Kind(peer)
+}
+
+// Algorithm is that by which the collective of a sequence number ran: see
+// [exec.FastPath.Algorithm].
+func (e *Epoch) Algorithm(sequence uint64) plan.Algorithm { return e.fast.Algorithm(sequence) }
+
+// Err is the first cause of the epoch's failure, or else what has ended a peer that said no
+// goodbye, though nothing has needed it yet; nil if there is neither.
+func (e *Epoch) Err() *fault.Error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.membership.Err()
+}
+
+// Lost is what has ended the first of the peers that said no goodbye; nil if there is none.
+func (e *Epoch) Lost() *fault.Error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.membership.Lost()
+}
+
+// FailedRanks are the ranks to which the failure that Err tells of is owed.
+func (e *Epoch) FailedRanks() []int {
+	if err := e.Err(); err != nil {
+		return slices.Clone(err.Ranks)
+	}
+	return nil
+}

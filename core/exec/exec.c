@@ -91,7 +91,7 @@ static inline int leaves(goccl_lane *lane, goccl_run_state *run) {
   return has_news(lane, run) ? hear(lane, run) : GOCCL_RUN_DONE;
 }
 
-static int ran_on(const goccl_channel *c, uint32_t cpu) {
+static int ran_on(const goccl_connection *c, uint32_t cpu) {
   return c->peer_bell != NULL && __atomic_load_n(&c->peer_bell->cpu, __ATOMIC_RELAXED) == cpu;
 }
 
@@ -166,7 +166,7 @@ void goccl_polled(goccl_patience *p, goccl_polls *polls, int came) {
 }
 
 static int await(goccl_lane *lane, goccl_run_state *run, const goal *g, uint64_t until) {
-  const goccl_channel *c = &lane->channels[run->peer];
+  const goccl_connection *c = &lane->channels[run->peer];
   if (reached(g)) {
     if (run->polls.looks + run->polls.yields > 0) goccl_polled(&lane->patience, &run->polls, 0);
     return GOCCL_RUN_DONE;
@@ -220,7 +220,7 @@ static int await(goccl_lane *lane, goccl_run_state *run, const goal *g, uint64_t
 }
 
 /* Of message n of a direction. */
-static goccl_line *slot(const goccl_lane *lane, const goccl_channel *c, uint8_t *inbox,
+static goccl_line *slot(const goccl_lane *lane, const goccl_connection *c, uint8_t *inbox,
                         uint64_t n) {
   return (goccl_line *)(inbox + (n % lane->slots) * c->stride);
 }
@@ -274,7 +274,7 @@ uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *
     case SPACE_IN: return run->in[ref->block] + run->offset + ref->offset;
     case SPACE_OUT: return run->out[ref->block] + run->offset + ref->offset;
     case SPACE_INBOX: {
-      goccl_channel *c = &lane->channels[ref->peer];
+      goccl_connection *c = &lane->channels[ref->peer];
       if (ref->form == GOCCL_SHARED)
         return shared(lane, c->peer_stage, c->shared_base + (uint64_t)ref->block) + ref->offset;
       goccl_line *line = slot(lane, c, c->inbox, c->base + (uint64_t)ref->block);
@@ -282,7 +282,7 @@ uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *
       return (uint8_t *)(line + 1) + ref->offset;
     }
     case SPACE_OUTBOX: {
-      goccl_channel *c = &lane->channels[ref->peer];
+      goccl_connection *c = &lane->channels[ref->peer];
       goccl_line *line = slot(lane, c, c->peer_inbox, c->put_base + (uint64_t)ref->block);
       return (ref->form == GOCCL_IN_LINE ? line->payload : (uint8_t *)(line + 1)) + ref->offset;
     }
@@ -298,7 +298,7 @@ static int settle_adverts(goccl_lane *lane, goccl_run_state *run, const uint8_t 
   int others = 0;
   for (uint32_t i = 0; i < run->plan->n_receivers; i++) {
     int32_t peer = run->plan->receivers[i];
-    goccl_channel *c = &lane->channels[peer];
+    goccl_connection *c = &lane->channels[peer];
     for (uint64_t n = acquire(&c->fetched); n < c->advertised; n++) {
       const goccl_advert *l = &c->adverts[n % lane->slots];
       if (at != NULL && (at + bytes <= l->at || l->at + l->bytes <= at)) {
@@ -339,7 +339,7 @@ static inline int settle_outputs(goccl_lane *lane, goccl_run_state *run, const g
   return run->advertising ? settle_all(lane, run, step, until) : GOCCL_RUN_DONE;
 }
 
-static goccl_placement *placement(goccl_lane *lane, const goccl_channel *c, uint64_t n) {
+static goccl_placement *placement(goccl_lane *lane, const goccl_connection *c, uint64_t n) {
   return &c->placements[n % lane->slots];
 }
 
@@ -351,7 +351,7 @@ static void post_all(goccl_lane *lane, goccl_run_state *run) {
     if (p->from > run->step) return;
     const goccl_step *copy = &plan->steps[p->wait + 1];
     const goccl_ref *source = plan->sources + copy->first_source;
-    const goccl_channel *c = &lane->channels[source->peer];
+    const goccl_connection *c = &lane->channels[source->peer];
     uint32_t state = __atomic_load_n(&c->state, __ATOMIC_ACQUIRE);
     if (state == GOCCL_UNCONNECTED) return;
     if (state != GOCCL_PORT) continue;
@@ -376,7 +376,7 @@ static inline void post(goccl_lane *lane, goccl_run_state *run) {
 
 /* Tells, once the message is here, whether the reader has put it where a copy would. */
 static int was_placed(goccl_lane *lane, const goccl_ref *source) {
-  const goccl_channel *c = &lane->channels[source->peer];
+  const goccl_connection *c = &lane->channels[source->peer];
   uint64_t n = c->base + (uint64_t)source->block;
   goccl_placement *e = placement(lane, c, n);
   uint64_t state = acquire(&e->state);
@@ -390,7 +390,7 @@ void goccl_withdraw(goccl_lane *lane, goccl_run_state *run) {
   for (uint32_t i = 0; i < run->post; i++) {
     const goccl_step *copy = &plan->steps[plan->posts[i].wait + 1];
     const goccl_ref *source = plan->sources + copy->first_source;
-    const goccl_channel *c = &lane->channels[source->peer];
+    const goccl_connection *c = &lane->channels[source->peer];
     uint64_t n = c->base + (uint64_t)source->block;
     goccl_placement *e = placement(lane, c, n);
     uint64_t expected = GOCCL_POSTED(n);
@@ -439,12 +439,12 @@ static void begin(goccl_lane *lane, goccl_run_state *run) {
   run->digest = mix(run->fixed, run->message.sequence);
   const goccl_plan *plan = run->plan;
   for (uint32_t i = 0; i < plan->n_senders; i++) {
-    goccl_channel *c = &lane->channels[plan->senders[i]];
+    goccl_connection *c = &lane->channels[plan->senders[i]];
     c->base = c->received;
     c->shared_base = c->shared;
   }
   for (uint32_t i = 0; i < plan->n_receivers; i++) {
-    goccl_channel *c = &lane->channels[plan->receivers[i]];
+    goccl_connection *c = &lane->channels[plan->receivers[i]];
     c->put_base = c->sent;
   }
   run->polls = (goccl_polls){0};
@@ -461,7 +461,7 @@ static inline void write_header(const goccl_run_state *run, const goccl_step *st
 /* Puts what is no longer than a line. */
 static void put_line(goccl_lane *lane, goccl_run_state *run, const goccl_step *step,
                      const void *payload, size_t bytes, uint64_t stamp) {
-  goccl_channel *c = &lane->channels[step->peer];
+  goccl_connection *c = &lane->channels[step->peer];
   goccl_line *line = slot(lane, c, c->peer_inbox, c->sent);
   write_header(run, step, &line[1].header);
   goccl_copy_few(line, payload, bytes);
@@ -471,7 +471,7 @@ static void put_line(goccl_lane *lane, goccl_run_state *run, const goccl_step *s
 }
 
 /* Takes the first message of a plan, an Expose, out of the ring. */
-static void take_expose(goccl_channel *c) {
+static void take_expose(goccl_connection *c) {
   c->received++;
   c->base++;
   release(&c->freed, c->freed + 1);
@@ -531,7 +531,7 @@ static int await_news(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
   return await(lane, run, &never, until);
 }
 
-int goccl_take(const goccl_channel *c, void *to, uint64_t from, size_t bytes) {
+int goccl_take(const goccl_connection *c, void *to, uint64_t from, size_t bytes) {
   const uint32_t *stopped = &c->peer_bell->stopped;
   if (__atomic_load_n(stopped, __ATOMIC_RELAXED)) return ESRCH;
   int error = goccl_get(c->pid, to, from, bytes);
@@ -555,7 +555,7 @@ static int get(goccl_lane *lane, goccl_run_state *run, const goccl_step *step,
 }
 
 /* Waits for a free slot in a peer's inbox. */
-static inline int await_slot(goccl_lane *lane, goccl_run_state *run, goccl_channel *c,
+static inline int await_slot(goccl_lane *lane, goccl_run_state *run, goccl_connection *c,
                              uint64_t until) {
   if (c->sent - c->returned < lane->slots) return GOCCL_RUN_DONE;
   goal released = {c->released, c->sent - lane->slots + 1, 0};
@@ -569,7 +569,7 @@ static inline int await_slot(goccl_lane *lane, goccl_run_state *run, goccl_chann
 static int await_slots(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
   for (uint32_t i = 0; i < run->plan->n_receivers; i++) {
     run->peer = run->plan->receivers[i];
-    goccl_channel *c = &lane->channels[run->peer];
+    goccl_connection *c = &lane->channels[run->peer];
     int r = await_slot(lane, run, c, until);
     if (r != GOCCL_RUN_DONE) return r;
     switch (__atomic_load_n(&c->state, __ATOMIC_ACQUIRE)) {
@@ -584,7 +584,7 @@ static void share(goccl_lane *lane, goccl_run_state *run, const goccl_step *step
                   const uint8_t *from) {
   goccl_write(&lane->writer, shared(lane, lane->stage, lane->shared++), from, (size_t)step->bytes);
   for (uint32_t i = 0; i < run->plan->n_receivers; i++) {
-    goccl_channel *c = &lane->channels[run->plan->receivers[i]];
+    goccl_connection *c = &lane->channels[run->plan->receivers[i]];
     goccl_line *line = slot(lane, c, c->peer_inbox, c->sent);
     write_header(run, step, &line->header);
     release(&line->stamp, stamp(run, step, c->sent++));
@@ -593,7 +593,7 @@ static void share(goccl_lane *lane, goccl_run_state *run, const goccl_step *step
 }
 
 /* Whether message n of a peer is here. */
-static int has_come(goccl_lane *lane, const goccl_channel *c, uint64_t n) {
+static int has_come(goccl_lane *lane, const goccl_connection *c, uint64_t n) {
   if (c->peer_inbox == NULL) return acquire(&c->arrived) > n;
   return n < c->freed + lane->slots &&
          acquire(&slot(lane, c, c->inbox, n)->stamp) >> 33 == stamp_number(n);
@@ -603,7 +603,7 @@ static int has_come(goccl_lane *lane, const goccl_channel *c, uint64_t n) {
  * all. A peer that has been through the same plan has done both. */
 static int needs(goccl_lane *lane, const goccl_run_state *run, int32_t peer) {
   const goccl_plan *plan = run->plan;
-  const goccl_channel *c = &lane->channels[peer];
+  const goccl_connection *c = &lane->channels[peer];
   uint64_t next = c->received;
   if (run->advertising && acquire(&c->fetched) < c->advertised) return 1;
   for (const goccl_step *step = plan->steps + run->step; step < plan->steps + plan->n_steps;
@@ -678,7 +678,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
       case OP_PUT:
       case OP_OFFER:
       case OP_EXPOSE: {
-        goccl_channel *c = &lane->channels[step->peer];
+        goccl_connection *c = &lane->channels[step->peer];
         int r = leaves(lane, run);
         if (r) return r;
         run->peer = step->peer;
@@ -727,7 +727,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         break;
       }
       case OP_WAIT: {
-        goccl_channel *c = &lane->channels[step->peer];
+        goccl_connection *c = &lane->channels[step->peer];
         run->peer = step->peer;
         /* A peer that is connected may put before this side is: its message can be read, but
          * could not be released. */
@@ -768,7 +768,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         break;
       }
       case OP_RELEASE: {
-        goccl_channel *c = &lane->channels[step->peer];
+        goccl_connection *c = &lane->channels[step->peer];
         run->peer = step->peer;
         uint64_t freed = c->freed + 1;
         release(&c->freed, freed);
@@ -819,7 +819,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         break;
       }
       case OP_ACCESS: {
-        goccl_channel *c = &lane->channels[step->peer];
+        goccl_connection *c = &lane->channels[step->peer];
         run->peer = step->peer;
         const goccl_line *line = slot(lane, c, c->inbox, c->received);
         goal stamped = {&line->stamp, stamp_number(c->received), 1};
@@ -844,7 +844,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         break;
       }
       case OP_RECLAIM: {
-        goccl_channel *c = &lane->channels[step->peer];
+        goccl_connection *c = &lane->channels[step->peer];
         run->peer = step->peer;
         goal released = {c->released, c->put_base + (uint64_t)source->block + 1, 0};
         int r = await(lane, run, &released, until);

@@ -123,7 +123,7 @@ typedef struct {
 #define GOCCL_POSTED(n) (((n) + 1) * 2)
 #define GOCCL_TAKEN(n) (((n) + 1) * 2 + 1)
 
-/* One peer's channel. The counters never go back. */
+/* The connection to one peer, on one lane. The counters never go back. */
 typedef struct {
   uint64_t arrived;   /* port channels: messages that the reader has put into my inbox */
   uint64_t *released; /* in my window: messages of mine that the peer has released */
@@ -151,7 +151,7 @@ typedef struct {
   uint32_t state;
   int32_t pid;   /* of the peer, whose memory can be read; 0: it cannot */
   int32_t pidfd; /* of it; -1: it is this process */
-} goccl_channel;
+} goccl_connection;
 
 /* How long the waits of a lane poll before they sleep.
  *
@@ -199,7 +199,7 @@ enum {
 
 /* The channels of a rank to all others, over one part of the windows. */
 typedef struct {
-  goccl_channel *channels;
+  goccl_connection *channels;
   uint8_t *stage; /* what this rank shares with all peers: slots as in an inbox, whose lines are not
                      used */
   uint64_t shared;     /* messages put there */
@@ -359,7 +359,7 @@ uint8_t *goccl_resolve(goccl_lane *lane, goccl_run_state *run, const goccl_ref *
  * the number was still its own: another that gets it does so later. Returns 0, ESRCH if the peer
  * has stopped or is no more (of which there will be news), or another errno: it cannot be read so.
  */
-int goccl_take(const goccl_channel *channel, void *to, uint64_t from, size_t bytes);
+int goccl_take(const goccl_connection *channel, void *to, uint64_t from, size_t bytes);
 
 void goccl_ring(goccl_bell *bell);
 

@@ -70,7 +70,7 @@ type Window struct {
 type Lane struct {
 	window     *Window
 	c          *C.goccl_lane
-	channels   []C.goccl_channel
+	channels   []C.goccl_connection
 	placements []C.goccl_placement // Layout.Slots a channel
 	adverts    []C.goccl_advert    // likewise
 	// The loop and the readers are ordered by their C atomics; Go's memory model, and its race
@@ -139,7 +139,7 @@ func newLane(w *Window, index int, wait Waiting) (*Lane, error) {
 	l := w.Layout
 	var a allocator
 	c := alloc[C.goccl_lane](&a, 1)
-	channels := alloc[C.goccl_channel](&a, l.Ranks)
+	channels := alloc[C.goccl_connection](&a, l.Ranks)
 	placements := alloc[C.goccl_placement](&a, l.Ranks*l.Slots)
 	adverts := alloc[C.goccl_advert](&a, l.Ranks*l.Slots)
 	if a.err != nil {

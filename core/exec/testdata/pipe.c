@@ -23,7 +23,7 @@ enum { SLOT = 8 << 10, LONGEST = 3 * GOCCL_PIPE_SLOTS * SLOT, ABOUT = 0x705 };
 static struct {
   goccl_pipe *pipe[2];
   goccl_pipes pipes[2];
-  goccl_channel channels[2][2];
+  goccl_connection channels[2][2];
   goccl_bell bells[2];
   goccl_lane lanes[2];
   uint32_t news[2];

@@ -147,6 +147,9 @@ func TestDecide(t *testing.T) {
 	g := newGroup(t, 3, Config{}, nil)
 	decisions, errs := g.decide(soon(t), agrees(7, 6, 3), 0, 1, 2)
 	for rank, d := range decisions {
+		if m := g.members[rank]; m.Unmet() || !m.Owes() {
+			t.Errorf("rank %d waits for newcomers, or owes nothing", rank)
+		}
 		if errs[rank] != nil || d.Record.Flags != 2 {
 			t.Fatalf("rank %d: %+v, %v", rank, d, errs[rank])
 		}
@@ -163,6 +166,37 @@ func TestDecide(t *testing.T) {
 	}
 	if n := g.members[0].Len(); n != 3 {
 		t.Errorf("there are %d decisions", n)
+	}
+}
+
+// Of peers that have ended, left or been excluded before there is a decision none is waited for.
+func TestKnownBefore(t *testing.T) {
+	for name, tell := range map[string]func(m *member){
+		"ended": func(m *member) {
+			m.Inform(membership.Lost{Peer: 2, Evidence: membership.Proof})()
+		},
+		"left": func(m *member) { m.Inform(membership.Left{Peer: 2})() },
+		"none": func(m *member) {},
+	} {
+		g := newGroup(t, 3, Config{}, nil)
+		g.die(2)
+		var exclude []int
+		if name == "none" {
+			exclude = []int{2}
+		}
+		ctx := soon(t)
+		var wg sync.WaitGroup
+		for _, m := range g.members[:2] {
+			tell(m)
+			wg.Go(func() {
+				d := m.Begin(ctx, recovers(m.rank), nil, exclude)
+				if err := m.Await(ctx, d, recovers(m.rank)); err != nil ||
+					!slices.Equal(d.Value.Survivors.Ranks(), []int{0, 1}) {
+					t.Errorf("%s: rank %d: %+v, %v", name, m.rank, d.Value, err)
+				}
+			})
+		}
+		wg.Wait()
 	}
 }
 
@@ -232,14 +266,16 @@ func TestFence(t *testing.T) {
 // A member that does not come is left out after half of the time, if it does not answer either, and
 // is fenced where it is left out.
 func TestSilentMember(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3, Config{}, nil)
 	for _, m := range g.members {
 		m.silent = func(peers []int) []int { return peers }
+		m.lives = true
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
 	defer cancel()
 	half, _ := ctx.Deadline()
-	half = half.Add(-4 * time.Second)
+	half = half.Add(-3 * time.Second)
 	decisions, errs := g.decide(ctx, recovers, 0, 1)
 	if time.Now().Before(half) {
 		t.Error("it has not been waited for")
@@ -250,6 +286,24 @@ func TestSilentMember(t *testing.T) {
 		}
 		if !slices.Contains(g.members[i].fenced, 2) {
 			t.Errorf("rank %d has fenced %v", i, g.members[i].fenced)
+		}
+	}
+}
+
+// A newcomer that has not come to the first meeting is done without after half of the time, though
+// it answers.
+func TestLateNewcomer(t *testing.T) {
+	t.Parallel()
+	g := newGroup(t, 3, Config{}, func(r *roster.Roster) {
+		r.Founders = membership.NewSet(3, 0, 1)
+		r.Joined = make([]membership.Joiner, 1)
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+	defer cancel()
+	decisions, errs := g.decide(ctx, recovers, 0, 1)
+	for i, d := range decisions {
+		if errs[i] != nil || !slices.Equal(d.Value.Survivors.Ranks(), []int{0, 1}) {
+			t.Errorf("rank %d: %+v, %v", i, d, errs[i])
 		}
 	}
 }
@@ -275,8 +329,11 @@ func TestOut(t *testing.T) {
 		_, errs := g.decide(ctx, recovers, 0)
 		cancel()
 		m := g.members[0]
-		if !errors.Is(errs[0], test.want) || !errors.Is(m.Cause(), test.want) || m.Waits() {
+		if !errors.Is(errs[0], test.want) || !errors.Is(m.Cause(), test.want) || m.Waits() || m.Owes() {
 			t.Errorf("%s: %v, %v", name, errs[0], m.Cause())
+		}
+		if _, errs = g.decide(ctx, recovers, 0); !errors.Is(errs[0], test.want) || m.Len() != 1 {
+			t.Errorf("%s: once more: %v, of %d decisions", name, errs[0], m.Len())
 		}
 		if len(m.outs) != 1 || !errors.Is(m.outs[0], test.want) {
 			t.Errorf("%s: told are %v", name, m.outs)
@@ -291,6 +348,9 @@ func TestOffer(t *testing.T) {
 		g.members[1].Offer(membership.Joiner{Host: host, Handle: []byte("handle of " + host)})
 	}
 	g.members[1].Withdraw([]byte("handle of goes"))
+	if n := len(g.members[1].joiners); n != 1 {
+		t.Errorf("%d that ask are kept", n)
+	}
 	for range 2 {
 		decisions, errs := g.decide(soon(t), recovers, 0, 1)
 		for rank, d := range decisions {
@@ -371,35 +431,64 @@ func TestSettled(t *testing.T) {
 }
 
 // Newcomers that have not been met may be done without, but for by newcomers. The epoch is stable
-// for others only after the second meeting.
+// for others only after the second meeting, also where a founder has heard before that it is.
 func TestNewcomers(t *testing.T) {
-	for rank := range 3 {
-		t.Run(fmt.Sprint(rank), func(t *testing.T) {
-			g := newGroup(t, 3, Config{}, func(r *roster.Roster) {
-				r.Founders = membership.NewSet(3, 0)
-				r.Joined = make([]membership.Joiner, 2)
-			})
-			m := g.members[rank]
-			want := []int{1, 2}
-			if rank > 0 {
-				want = nil
-			}
-			if got := m.Strangers(); !slices.Equal(got, want) || !m.Unmet() || m.Stable() {
-				t.Errorf("strangers are %v", got)
-			}
-			m.Met()
-			if got := m.Strangers(); got != nil || !m.Unmet() || m.Stable() {
-				t.Errorf("after the first meeting strangers are %v", got)
-			}
-			m.AllMet()
-			if m.Unmet() || !m.Stable() {
-				t.Error("after the second meeting it is not stable")
-			}
-			for peer, p := range g.members { // the founder tells the newcomers
-				if told := rank == 0 && peer > 0; told != (p.Stable() && peer != rank) {
-					t.Errorf("rank %d is told: %v", peer, p.Stable())
+	settled := membership.Message{Kind: membership.Notice, Ended: membership.NewSet(3),
+		Excluded: membership.NewSet(3), Settled: true}
+	for _, heard := range []bool{false, true} {
+		for rank := range 3 {
+			t.Run(fmt.Sprint(heard, rank), func(t *testing.T) {
+				g := newGroup(t, 3, Config{}, func(r *roster.Roster) {
+					r.Founders = membership.NewSet(3, 0)
+					r.Joined = make([]membership.Joiner, 2)
+				})
+				m := g.members[rank]
+				want := []int{1, 2}
+				if rank > 0 {
+					want = nil
 				}
-			}
+				if got := m.Strangers(); !slices.Equal(got, want) || !m.Unmet() || m.Stable() {
+					t.Errorf("strangers are %v", got)
+				}
+				m.Met()
+				if got := m.Strangers(); got != nil || !m.Unmet() || m.Stable() {
+					t.Errorf("after the first meeting strangers are %v", got)
+				}
+				if heard {
+					if err := m.Receive((rank+1)%3, settled.Encode()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for peer, p := range g.members {
+					if p.Stable() != (heard && peer == rank) {
+						t.Errorf("before the second meeting rank %d is told: %v", peer, p.Stable())
+					}
+				}
+				m.AllMet()
+				if m.Unmet() || !m.Stable() {
+					t.Error("after the second meeting it is not stable")
+				}
+				for peer, p := range g.members { // the founder tells the newcomers
+					if told := rank == 0 && peer > 0; told != (p.Stable() && peer != rank) {
+						t.Errorf("rank %d is told: %v", peer, p.Stable())
+					}
+				}
+			})
+		}
+	}
+}
+
+// Where members of the epoch before may go on elsewhere, a meeting makes an epoch stable for
+// nobody.
+func TestContested(t *testing.T) {
+	for _, contested := range []bool{false, true} {
+		g := newGroup(t, 2, Config{}, func(r *roster.Roster) {
+			r.Founders, r.Contested = membership.NewSet(2, 0, 1), contested
 		})
+		m := g.members[0]
+		m.AllMet()
+		if m.Stable() == contested {
+			t.Errorf("contested: %v, stable: %v", contested, m.Stable())
+		}
 	}
 }

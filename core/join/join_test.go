@@ -151,6 +151,7 @@ func TestBar(t *testing.T) {
 	if w, ok := told(j); !ok || w.epoch != nil || w.refusal != nil {
 		t.Errorf("it is told %+v", w)
 	}
+	a.Bar(fault.ErrExcluded) // nobody is told twice
 	if a.receive(at(t, "here")) {
 		t.Error("another one waits where the others go on without this rank")
 	}

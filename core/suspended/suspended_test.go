@@ -137,6 +137,10 @@ func TestInputsOfAllAreSaved(t *testing.T) {
 	first, second, apart := uint64(1), uint64(2), uint64(3)
 	h := r.start(1, false, op(plan.AllReduce, 0, &first, &first),
 		op(plan.AllReduce, 0, &second, &second), op(plan.AllReduce, 0, &apart, new(uint64)))
+	whole := r.start(4, false, op(plan.Broadcast, 0, &first, &first))
+	if len(whole.before) > 0 {
+		t.Error("of a broadcast, which overwrites nothing that it needs, the input is copied")
+	}
 	if len(h.before) != 2 || h.before[0].at != unsafe.Pointer(&first) ||
 		h.before[1].at != unsafe.Pointer(&second) {
 		t.Errorf("copied are %v", h.before)
@@ -259,5 +263,86 @@ func TestComplete(t *testing.T) {
 		if done, err := ends.Wait(-1); !done || !errors.Is(err, fault.ErrPeerFailed) {
 			t.Errorf("the one without root: %v, %v", done, err)
 		}
+	}
+}
+
+// Members tell of the last two results that they have: of those in the output of a suspended work,
+// and of copies.
+func TestProgress(t *testing.T) {
+	var x uint64
+	kept := func(sequence uint64) ([]byte, bool) { return make([]byte, 4), sequence == 4 }
+	for name, test := range map[string]struct {
+		op   call.Operation
+		want []completion.Result
+	}{
+		"allreduce":         {op(plan.AllReduce, 0, &x, &x), []completion.Result{{Sequence: 5, Bytes: 8}}},
+		"reduce, root":      {op(plan.Reduce, 0, &x, &x), []completion.Result{{Sequence: 5}}},
+		"reduce, no root":   {op(plan.Reduce, 1, &x, &x), nil},
+		"broadcast, root":   {op(plan.Broadcast, 0, &x, &x), []completion.Result{{Sequence: 5, Bytes: 8}}},
+		"broadcast, others": {op(plan.Broadcast, 1, &x, &x), []completion.Result{{Sequence: 5, Bytes: 8}}},
+		"barrier":           {call.Operation{Collective: plan.Barrier}, nil},
+	} {
+		r := newRank(t)
+		r.Begin(func(error) {})
+		r.of.Number = 1
+		r.start(5, false, op(plan.AllReduce, 0, new(uint64), new(uint64))) // of another epoch
+		r.of.Number = 0
+		r.start(5, false, test.op)
+		e := Ended{Epoch: r.of, Begun: 9, Finished: 5, Kept: kept}
+		want := append(slices.Clone(test.want), completion.Result{Sequence: 4, Bytes: 4})
+		p := r.Progress(e)
+		if !reflect.DeepEqual(p.Has, want) || p.Begun != 9 || p.Finished != 5 || p.Lacks != nil {
+			t.Errorf("%s: %+v, has is to be %+v", name, p, want)
+		}
+	}
+}
+
+// A result that was passed on in an epoch that has failed, and one of that epoch, are two.
+func TestTransfersOfTwoEpochs(t *testing.T) {
+	r := newRank(t)
+	r.Begin(func(error) {})
+	r.start(1, false, op(plan.AllReduce, 0, new(uint64), new(uint64)))
+	r.judge(0, 0, completion.Judgement{Begun: 9, Finished: 1, Fetch: []completion.Fetch{fetched(1)}}, 0, 1)
+	e := Ended{Epoch: Epoch{Number: 1, Members: r.of.Members}, Finished: 9,
+		Kept: func(uint64) ([]byte, bool) { return make([]byte, 8), true }}
+	rank := func(old int) (int, bool) { return old, true }
+	later := completion.Fetch{Result: completion.Result{Epoch: 1, Sequence: 1, Bytes: 8}}
+	all := r.Transfers(e, &completion.Judgement{Fetch: []completion.Fetch{fetched(1), later}}, rank)
+	if len(all) != 2 || all[0] != r.transfers[0] || all[0].has || all[1] == all[0] || !all[1].has {
+		t.Errorf("passed on are %+v and %+v", *all[0], *all[1])
+	}
+}
+
+// A result that has not the length which it must have here is not written there.
+func TestTransferOfAnotherLength(t *testing.T) {
+	r := newRank(t)
+	r.Begin(func(error) {})
+	r.start(1, false, op(plan.AllReduce, 0, new(uint64), new(uint64)))
+	long := fetched(1)
+	long.Bytes = 16
+	r.judge(0, 0, completion.Judgement{Begun: 9, Finished: 1, Fetch: []completion.Fetch{long}}, 0, 1)
+	s := &services{fail: 9}
+	if err := r.Complete(t.Context(), s, 0, nil); !errors.Is(err, fault.ErrInternal) ||
+		len(s.done) > 0 {
+		t.Errorf("%v, made are %q", err, s.done)
+	}
+}
+
+// Works run again in the order in which they were called.
+func TestOrderOfReruns(t *testing.T) {
+	r := newRank(t)
+	r.Begin(func(error) {})
+	second, first := uint64(2), uint64(1)
+	r.start(2, false, op(plan.AllReduce, 0, &second, new(uint64)))
+	r.start(1, false, op(plan.AllReduce, 0, &first, new(uint64)))
+	r.judge(0, 0, completion.Judgement{Begun: 9}, 0, 1)
+	var ran []uint64
+	start := func(_ time.Duration, operations []call.Operation) (*work.Work, error) {
+		ran = append(ran, *(*uint64)(operations[0].In[0]))
+		return nil, errDied
+	}
+	if err := r.Complete(t.Context(), &services{}, 0, start); err != nil || !slices.Equal(ran,
+		[]uint64{1, 2}) {
+		t.Errorf("%v, ran are %d", err, ran)
 	}
 }

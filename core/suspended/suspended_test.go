@@ -275,12 +275,14 @@ func TestProgress(t *testing.T) {
 		op   call.Operation
 		want []completion.Result
 	}{
-		"allreduce":         {op(plan.AllReduce, 0, &x, &x), []completion.Result{{Sequence: 5, Bytes: 8}}},
-		"reduce, root":      {op(plan.Reduce, 0, &x, &x), []completion.Result{{Sequence: 5}}},
-		"reduce, no root":   {op(plan.Reduce, 1, &x, &x), nil},
-		"broadcast, root":   {op(plan.Broadcast, 0, &x, &x), []completion.Result{{Sequence: 5, Bytes: 8}}},
-		"broadcast, others": {op(plan.Broadcast, 1, &x, &x), []completion.Result{{Sequence: 5, Bytes: 8}}},
-		"barrier":           {call.Operation{Collective: plan.Barrier}, nil},
+		"allreduce":       {op(plan.AllReduce, 0, &x, &x), []completion.Result{{Sequence: 5, Bytes: 8}}},
+		"reduce, root":    {op(plan.Reduce, 0, &x, &x), []completion.Result{{Sequence: 5}}},
+		"reduce, no root": {op(plan.Reduce, 1, &x, &x), nil},
+		"broadcast, root": {op(plan.Broadcast, 0, &x, &x),
+			[]completion.Result{{Sequence: 5, Bytes: 8}}},
+		"broadcast, others": {op(plan.Broadcast, 1, &x, &x),
+			[]completion.Result{{Sequence: 5, Bytes: 8}}},
+		"barrier": {call.Operation{Collective: plan.Barrier}, nil},
 	} {
 		r := newRank(t)
 		r.Begin(func(error) {})
@@ -302,7 +304,8 @@ func TestTransfersOfTwoEpochs(t *testing.T) {
 	r := newRank(t)
 	r.Begin(func(error) {})
 	r.start(1, false, op(plan.AllReduce, 0, new(uint64), new(uint64)))
-	r.judge(0, 0, completion.Judgement{Begun: 9, Finished: 1, Fetch: []completion.Fetch{fetched(1)}}, 0, 1)
+	r.judge(0, 0, completion.Judgement{Begun: 9, Finished: 1,
+		Fetch: []completion.Fetch{fetched(1)}}, 0, 1)
 	e := Ended{Epoch: Epoch{Number: 1, Members: r.of.Members}, Finished: 9,
 		Kept: func(uint64) ([]byte, bool) { return make([]byte, 8), true }}
 	rank := func(old int) (int, bool) { return old, true }

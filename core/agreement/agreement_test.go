@@ -291,13 +291,13 @@ func TestSilentMember(t *testing.T) {
 	}
 }
 
-// A newcomer that has not come to the first meeting is done without after half of the time, though
-// it answers.
-func TestLateNewcomer(t *testing.T) {
+// Newcomers that have not come to the first meeting are done without after half of the time, though
+// they answer, and are as many as the members.
+func TestLateNewcomers(t *testing.T) {
 	t.Parallel()
-	g := newGroup(t, 3, Config{}, func(r *roster.Roster) {
-		r.Founders = membership.NewSet(3, 0, 1)
-		r.Joined = make([]membership.Joiner, 1)
+	g := newGroup(t, 4, Config{}, func(r *roster.Roster) {
+		r.Founders = membership.NewSet(4, 0, 1)
+		r.Joined = make([]membership.Joiner, 2)
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
 	defer cancel()

@@ -13,6 +13,9 @@ import (
 func (e *Epoch) EndWorks(cause *fault.Error) {
 	e.Fail(cause, false)
 	<-e.stopped // by this call or by a failure before it
+	// The next epoch uses the fast path, too. A thread in it sees the failure, and hands over.
+	e.lockOrder()
+	e.mu.Unlock()
 	// After the goodbye nothing can be said. Peers that were not told of a refusal would blame the
 	// end of this process instead.
 	e.tellers.Wait()
@@ -42,7 +45,7 @@ func (e *Epoch) End() {
 	e.agreement.End()
 }
 
-// Free gives back what the epoch holds, which has finished. It waits for a thread in the fast path.
+// Free gives back what the epoch holds, which has finished.
 func (e *Epoch) Free() {
 	e.runner.engine.Free()
 	e.p2p.Free()

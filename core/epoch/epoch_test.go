@@ -170,6 +170,31 @@ func TestDeathBeginsRecovery(t *testing.T) {
 	}
 }
 
+// An epoch does not finish while a thread is in the fast path, which the next one uses: it still
+// reads and writes its buffers, and takes the number of its collective from there.
+func TestFinishWaitsForCallerInC(t *testing.T) {
+	epochs, _ := newEpochs(t, "shm", 2, config.Config{})
+	e := epochs[0]
+	const gate = 3 * unsafe.Sizeof(uintptr(0)) // of goccl_fast_path; its first word tells who is inside
+	atomic.StoreUint32((*uint32)(unsafe.Add(e.FastPath(0), gate)), 1)
+	finished := make(chan struct{})
+	go func() {
+		e.Finish(e.Destroyed())
+		close(finished)
+	}()
+	<-e.stopped
+	select {
+	case <-finished:
+		t.Error("it has finished")
+	case <-time.After(50 * time.Millisecond):
+	}
+	x := int32(0)
+	if _, err := e.CarryOn(Options{}, allReduce(&x, &x)); !errors.Is(err, fault.ErrAborted) {
+		t.Error(err)
+	}
+	<-finished
+}
+
 // What a peer announces is checked.
 func TestBrokenAnnouncement(t *testing.T) {
 	epochs, _ := newEpochs(t, "shm", 2, config.Config{})

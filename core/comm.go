@@ -121,10 +121,22 @@ func (o CallOptions) options() epoch.Options {
 // too.
 func (c *Comm) Start(o CallOptions, operations ...Operation) (*Work, error) {
 	for {
-		w, err := c.present.Load().Start(o.options(), operations)
+		e := c.present.Load()
+		w, err := e.Start(o.options(), operations)
 		if !errors.Is(err, epoch.ErrOver) {
 			return w, err
 		}
+		c.awaitNext(e)
+	}
+}
+
+// awaitNext waits for what follows an epoch that takes no operations any more, because the members
+// recover or have recovered. It does not wait for calls that hold c.changing afterwards: on other
+// ranks they may come after the collective that is to be started here.
+func (c *Comm) awaitNext(e *epoch.Epoch) {
+	if recovery := c.shared.Suspended.Recovery(); recovery != nil {
+		<-recovery
+	} else if c.present.Load() == e { // the next one is about to begin
 		c.holdEpoch()
 		c.changing.Unlock()
 	}

@@ -81,7 +81,7 @@ func TestEndOfRecovery(t *testing.T) {
 				done <- err
 			}()
 			until(t, "the call waits for the recovery",
-				func() bool { return anyBlockedIn("(*Comm).holdEpoch(") })
+				func() bool { return anyBlockedIn("(*Comm).awaitNext(") })
 			until(t, "the recovery waits for others", func() bool { return decides(c) })
 			end(c)
 			select {

@@ -260,8 +260,7 @@ func TestSplitBesideRecovery(t *testing.T) {
 		op, out := sumOf(t, rank, 10, true)
 		return errors.Join(run(left.comms[rank], op), sumIs(out, []int{0, 1}))
 	})
-	_, err := before.ServiceOfSplit().Gather(soon(t), 1)
-	if !errors.Is(err, epoch.ErrOver) {
+	if _, err := w.comms[0].gatherIn(soon(t), before, 1); !errors.Is(err, ErrRevoked) {
 		t.Errorf("a gather of the epoch before: %v", err)
 	}
 	left.each(func(rank int) error {
@@ -274,6 +273,46 @@ func TestSplitBesideRecovery(t *testing.T) {
 		return errors.Join(run(child, op), sumIs(out, []int{0, 1}))
 	})
 	checkMembers(t, left)
+}
+
+// What is called while members recover waits for that alone: not for a call of another thread that
+// waits for ranks which come to that later. Where the recovery fails it fails by the same cause.
+func TestStartWaitsForRecovery(t *testing.T) {
+	calls := map[string]func(*Comm) error{
+		"start": func(c *Comm) error { _, err := c.Start(CallOptions{}, allReduce(t, 1)); return err },
+		"split": func(c *Comm) error { _, err := c.gatherIn(soon(t), now(c), 1); return err },
+	}
+	for name, call := range calls {
+		for _, cause := range []error{nil, fault.ErrPeerFailed} {
+			t.Run(fmt.Sprint(name, " ", cause), func(t *testing.T) {
+				w := newWorldOf(t, "tcp", 2, Config{Recovery: RecoverySurvivors})
+				c := w.comms[0]
+				c.shared.Suspended.Begin(func(error) {})
+				done := make(chan error, 1)
+				go func() { done <- call(c) }()
+				until(t, "the call waits", func() bool { return anyBlockedIn("(*Comm).awaitNext(") })
+				c.changing.Lock()
+				defer c.changing.Unlock()
+				if cause != nil {
+					now(c).Fail(now(c).Members.Errorf(cause, "test"), false)
+				}
+				now(c).EndRecovery(true)
+				if name == "split" && cause == nil {
+					until(t, "it waits for the other rank", func() bool { return !queueOf(c).Empty() })
+					now(c).Fail(now(c).Members.Errorf(fault.ErrAborted, "test"), false)
+					cause = fault.ErrAborted
+				}
+				select {
+				case err := <-done:
+					if !errors.Is(err, cause) {
+						t.Error(err)
+					}
+				case <-time.After(patience):
+					t.Error("it still waits")
+				}
+			})
+		}
+	}
 }
 
 // A second member dies while the first one's collective is completed: before or after it has passed

@@ -21,17 +21,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	e := c.holdEpoch()
 	c.changing.Unlock()
 	n := e.NextSplit()
-	gather := func(mine ...int64) ([]int64, error) {
-		all, err := e.ServiceOfSplit().Gather(ctx, mine...)
-		if errors.Is(err, epoch.ErrOver) {
-			c.holdEpoch()
-			c.changing.Unlock()
-			return nil, e.Members.Errorf(fault.ErrRevoked, "the members have changed").
-				During(plan.Split.String(), 0)
-		}
-		return all, err
-	}
-	all, err := gather(int64(color), int64(key))
+	all, err := c.gatherIn(ctx, e, int64(color), int64(key))
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +41,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 		answers = epoch.AnswersOf(&child.present.Load().Roster)
 	}
 	// The ranks of the child would wait for one that could not make its own.
-	all, err = gather(int64(answers))
+	all, err = c.gatherIn(ctx, e, int64(answers))
 	switch {
 	case child == nil:
 		return nil, err
@@ -65,6 +55,21 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 	}
 	child.present.Load().Agree(unanimous)
 	return child, nil
+}
+
+// gatherIn returns the numbers of all ranks of an epoch. It fails where the members change first.
+func (c *Comm) gatherIn(ctx context.Context, e *epoch.Epoch, mine ...int64) ([]int64, error) {
+	for {
+		all, err := e.ServiceOfSplit().Gather(ctx, mine...)
+		if !errors.Is(err, epoch.ErrOver) {
+			return all, err
+		}
+		c.awaitNext(e)
+		if c.present.Load() != e {
+			return nil, e.Members.Errorf(fault.ErrRevoked, "the members have changed").
+				During(plan.Split.String(), 0)
+		}
+	}
 }
 
 // child makes the communicator of a split. The ranks know each other already: no store is needed.

@@ -231,28 +231,26 @@ func (e *Engine) Receive(from int, payload []byte) error {
 	return nil
 }
 
-// Offer tells that a process asks to be a member.
-func (e *Engine) Offer(j membership.Joiner) {
+// Offer tells that a process asks to be a member. It returns what carries out what follows of it.
+func (e *Engine) Offer(j membership.Joiner) (act func()) {
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	if !slices.ContainsFunc(e.joiners, func(k membership.Joiner) bool {
 		return slices.Equal(k.Handle, j.Handle)
 	}) {
 		e.joiners = append(e.joiners, j)
 	}
-	act := e.inform(membership.Joining{Joiner: j})
-	e.mu.Unlock()
-	act()
+	return e.inform(membership.Joining{Joiner: j})
 }
 
-// Withdraw tells that a process with a handle does not ask any more.
-func (e *Engine) Withdraw(handle []byte) {
+// Withdraw tells, in the manner of Offer, that a process with a handle does not ask any more.
+func (e *Engine) Withdraw(handle []byte) (act func()) {
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.joiners = slices.DeleteFunc(slices.Clone(e.joiners), func(j membership.Joiner) bool {
 		return slices.Equal(j.Handle, handle)
 	})
-	act := e.inform(membership.Unjoined{Handle: handle})
-	e.mu.Unlock()
-	act()
+	return e.inform(membership.Unjoined{Handle: handle})
 }
 
 // Begin begins the decision on a proposal, or goes on with one that has not ended. Members that a

@@ -220,7 +220,7 @@ func TestDifferentCalls(t *testing.T) {
 	} {
 		g := newGroup(t, 2, Config{}, nil)
 		for rank := range 2 { // nobody waits for a newcomer
-			g.members[rank].Offer(membership.Joiner{Host: "h", Handle: []byte("x")})
+			g.members[rank].Offer(membership.Joiner{Host: "h", Handle: []byte("x")})()
 		}
 		_, errs := g.decide(soon(t), func(rank int) Proposal { return proposals[test.of[rank]] }, 0, 1)
 		for rank, err := range errs {
@@ -346,9 +346,9 @@ func TestOut(t *testing.T) {
 func TestOffer(t *testing.T) {
 	g := newGroup(t, 2, Config{}, nil)
 	for _, host := range []string{"stays", "goes", "stays"} { // one asks twice
-		g.members[1].Offer(membership.Joiner{Host: host, Handle: []byte("handle of " + host)})
+		g.members[1].Offer(membership.Joiner{Host: host, Handle: []byte("handle of " + host)})()
 	}
-	g.members[1].Withdraw([]byte("handle of goes"))
+	g.members[1].Withdraw([]byte("handle of goes"))()
 	if n := len(g.members[1].joiners); n != 1 {
 		t.Errorf("%d that ask are kept", n)
 	}

@@ -45,10 +45,11 @@ type Epoch struct {
 	Decisions Decisions
 }
 
-// Decisions are those of an epoch's members on who is in the next one.
+// Decisions are those of an epoch's members on who is in the next one. The methods are called with
+// the acceptor's lock held, and what they return without.
 type Decisions interface {
-	Offer(j membership.Joiner)
-	Withdraw(handle []byte)
+	Offer(j membership.Joiner) (act func())
+	Withdraw(handle []byte) (act func())
 }
 
 // Owner is what an acceptor asks of its communicator.
@@ -68,14 +69,14 @@ type Config struct {
 }
 
 // Acceptor is where others find a communicator: to be members of a group with it, or to join it.
-// Its methods may be called from any goroutine. Epochs may not be told of with its lock held.
+// Its methods may be called from any goroutine.
 type Acceptor struct {
 	config Config
 
 	opening sync.Mutex // held while it begins to listen
 	notice  atomic.Pointer[notice]
 
-	mu       sync.Mutex // guards what follows. It is held while decisions are told of joiners
+	mu       sync.Mutex // guards what follows. Beneath it is only the lock of decisions
 	listener *listener  // nil until somebody may come
 	present  Epoch
 	joiners  []*joiner    // who wait here to be members
@@ -316,26 +317,30 @@ func differing(theirs, ours []bootstrap.Setting) string {
 // the reply.
 func (a *Acceptor) receive(j *joiner) bool {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	if a.barred {
+		a.mu.Unlock()
 		return false
 	}
 	a.joiners = append(a.joiners, j)
-	a.present.Decisions.Offer(j.Joiner)
+	act := a.present.Decisions.Offer(j.Joiner)
 	a.welcome()
+	a.mu.Unlock()
+	act()
 	return true
 }
 
 // leaves tells that a process does not wait here any more.
 func (a *Acceptor) leaves(j *joiner) {
+	act := func() {}
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.joiners = slices.DeleteFunc(a.joiners, func(k *joiner) bool { return k == j })
 	if !slices.ContainsFunc(a.joiners, func(k *joiner) bool { // it may have asked again
 		return slices.Equal(k.Handle, j.Handle)
 	}) {
-		a.present.Decisions.Withdraw(j.Handle)
+		act = a.present.Decisions.Withdraw(j.Handle)
 	}
+	a.mu.Unlock()
+	act()
 }
 
 // Joining is how many processes wait here to be members.
@@ -363,12 +368,16 @@ func (a *Acceptor) Bar(err error) {
 // Moved tells of the present epoch. Those that wait here, and are members of it, are told that they
 // are, and those that cannot become members any more why. The others are offered to its decisions.
 func (a *Acceptor) Moved(to Epoch) {
+	var acts []func()
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.present, a.barred = to, false
 	a.welcome()
 	for _, j := range a.joiners {
-		to.Decisions.Offer(j.Joiner)
+		acts = append(acts, to.Decisions.Offer(j.Joiner))
+	}
+	a.mu.Unlock()
+	for _, act := range acts {
+		act()
 	}
 }
 

@@ -21,14 +21,24 @@ import (
 	"github.com/goccl/goccl/core/roster"
 )
 
-// decisions note what they are told.
-type decisions struct{ told []string }
+// decisions note what they are told, once that is carried out. That may call the acceptor.
+type decisions struct {
+	told []string
+	of   *Acceptor
+}
 
-func (d *decisions) Offer(j membership.Joiner) { d.told = append(d.told, "offer "+j.Host) }
+func (d *decisions) note(what string) (act func()) {
+	return func() {
+		d.of.Joining()
+		d.told = append(d.told, what)
+	}
+}
 
-func (d *decisions) Withdraw(handle []byte) {
+func (d *decisions) Offer(j membership.Joiner) (act func()) { return d.note("offer " + j.Host) }
+
+func (d *decisions) Withdraw(handle []byte) (act func()) {
 	h, _ := meeting.Parse(string(handle))
-	d.told = append(d.told, "withdraw "+h.Address.Host)
+	return d.note("withdraw " + h.Address.Host)
 }
 
 // stay is a communicator that stays in its epoch.
@@ -52,7 +62,7 @@ func newAcceptor(t testing.TB) (a *Acceptor, now Epoch, d *decisions) {
 		Life: t.Context(), Logger: logger, Owner: stay{end}})
 	me := end.Address()
 	r := end.Roster("test", 0, nil, roster.Alone(me.AsRead()))
-	d = &decisions{}
+	d = &decisions{of: a}
 	now = Epoch{Roster: &r, Decisions: d}
 	a.Moved(now)
 	t.Cleanup(func() { a.Close(fault.Errorf(fault.ErrAborted, "the test is over")) })
@@ -123,7 +133,7 @@ func TestMoved(t *testing.T) {
 	a.receive(waits)
 	a.receive(unfit)
 	unfit.address.Host = "another host"
-	var d decisions
+	d := decisions{of: a}
 	a.Moved(Epoch{Roster: now.Roster, Number: 1, Decisions: &d})
 	if want := []string{"offer here"}; !slices.Equal(d.told, want) {
 		t.Errorf("decisions are told %q, not %q", d.told, want)

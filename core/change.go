@@ -66,6 +66,7 @@ func (c *Comm) Renew(ctx context.Context) error {
 		old.Number(), old.Members.Names(old.Rank)).Blaming(old.Rank))
 	ranks := old.Roster
 	ranks.Joined = nil // they are members like the others
+	ranks.Identity = old.Identity.OfRenewal(old.Number() + 1)
 	if err := c.install(ranks, old.Number()+1, true); err != nil {
 		return err
 	}

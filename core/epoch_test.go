@@ -96,6 +96,24 @@ func TestRenewEndsWorks(t *testing.T) {
 	everything(t, w)
 }
 
+// What members have decided in an epoch may still be asked for when they have renewed it.
+func TestRenewAfterADecision(t *testing.T) {
+	for _, transport := range transports {
+		t.Run(transport, func(t *testing.T) {
+			w := newWorldOf(t, transport, 3, Config{Timeout: 20 * time.Second})
+			for i := range uint32(3) {
+				w.each(func(rank int) error {
+					_, err := w.comms[rank].Agree(soon(t), 1)
+					return err
+				})
+				renewAll(t, w, i+1)
+				everything(t, w)
+			}
+			checkSettled(t, w)
+		})
+	}
+}
+
 func TestRenewWithoutAPeer(t *testing.T) {
 	w := newWorld(t, "shm", 3, time.Minute)
 	collectives(t, w, 3, 1000, false)

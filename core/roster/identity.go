@@ -30,6 +30,16 @@ func (id Identity) OfSplit(epoch uint32, split uint64, color int64) Identity {
 	return Identity{Job: id.Job, Group: binary.LittleEndian.Uint64(group[:]), Secret: secret[:]}
 }
 
+// OfRenewal is the identity of a later epoch of the same members, who have decided on nothing. What
+// they have decided before may be asked for under the identity that the group has had.
+func (id Identity) OfRenewal(epoch uint32) Identity {
+	part := binary.LittleEndian.AppendUint64(nil, id.Group)
+	part = binary.LittleEndian.AppendUint32(part, epoch)
+	group := seal.Of(string(id.Secret), "goccl renewal id", part)
+	secret := seal.Of(string(id.Secret), "goccl renewal secret", part)
+	return Identity{Job: id.Job, Group: binary.LittleEndian.Uint64(group[:]), Secret: secret[:]}
+}
+
 // OfValue is the identity of what a decision makes, whose members are not known yet: see Of.
 func (id Identity) OfValue(v *membership.Value) Identity {
 	part := append(binary.LittleEndian.AppendUint64(nil, id.Group), v.Nonce[:]...)

@@ -30,6 +30,20 @@ func TestSplitsOfAnIdentity(t *testing.T) {
 	}
 }
 
+// Each renewal has an id and a secret of its own.
+func TestRenewalsOfAnIdentity(t *testing.T) {
+	id := Identity{Job: 1, Group: 2, Secret: bytes.Repeat([]byte{3}, 32), Seed: []byte("seed")}
+	groups, secrets := map[uint64]bool{id.Group: true}, map[string]bool{string(id.Secret): true}
+	for epoch := range uint32(3) {
+		id = id.OfRenewal(epoch + 1)
+		if id.Job != 1 || id.Seed != nil || len(id.Secret) != 32 || groups[id.Group] ||
+			secrets[string(id.Secret)] {
+			t.Errorf("epoch %d: %+v", epoch+1, id)
+		}
+		groups[id.Group], secrets[string(id.Secret)] = true, true
+	}
+}
+
 // The secret of a group is made of what is known of its members.
 func TestIdentityIsOfItsMembers(t *testing.T) {
 	id := Identity{Job: 1, Group: 2, Seed: []byte("seed")}

@@ -49,7 +49,7 @@ func (c *Comm) Describe() Description {
 			a.Name, _ = os.Hostname()
 		}
 		d.Hosts, d.PIDs = append(d.Hosts, a.Name), append(d.PIDs, a.PID)
-		kind := c.Transport(rank)
+		kind := e.Kind(rank)
 		d.Transports = append(d.Transports, kind)
 		d.Reasons = append(d.Reasons, why(&e.Roster, rank, kind))
 		if e.Members.GlobalRanks == nil {
@@ -61,7 +61,7 @@ func (c *Comm) Describe() Description {
 		d.Addresses, d.Congestion = end.Address().TCP, end.Congestion()
 		d.Interface = interfaceOf(d.Addresses)
 	}
-	thresholds := e.Shape().Thresholds
+	thresholds := e.Thresholds()
 	for name, bytes := range thresholds.Fields() {
 		d.Thresholds[name] = *bytes
 	}

@@ -372,8 +372,10 @@ func (e *Epoch) Open(id roster.Identity) error {
 
 // Agree settles what all ranks have answered yes to: before collectives but the first.
 func (e *Epoch) Agree(unanimous bootstrap.Answers) {
+	e.mu.Lock() // Thresholds may be called
 	e.Roster.Agree(roster.Answers(unanimous))
 	e.shape.Agree(e.SingleCopy, e.Reads)
+	e.mu.Unlock()
 	e.p2p.Agreed()
 }
 

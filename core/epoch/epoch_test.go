@@ -195,6 +195,29 @@ func TestFinishWaitsForCallerInC(t *testing.T) {
 	<-finished
 }
 
+// An epoch that cannot be opened has no links. Nobody answers it then.
+func TestOpenFails(t *testing.T) {
+	epochs, _ := newEpochs(t, "shm", 2, config.Config{})
+	again := *epochs[0].config
+	again.FastPath = nil
+	e, err := New(&again, epochs[0].Roster, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Open(epochs[0].Identity); err == nil {
+		t.Error("two epochs of one group are open")
+	}
+	if missing, _ := e.askThese(t.Context(), []int{1}, 0); len(missing) != 1 {
+		t.Errorf("of rank 1 %v are missing", missing)
+	}
+	if kind := e.Kind(1); kind != "shm" {
+		t.Errorf("rank 1 is joined by %q", kind)
+	}
+	e.Finish(e.Destroyed())
+	e.FreeFastPath()
+	e.Free()
+}
+
 // What a peer announces is checked.
 func TestBrokenAnnouncement(t *testing.T) {
 	epochs, _ := newEpochs(t, "shm", 2, config.Config{})

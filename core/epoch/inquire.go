@@ -100,6 +100,9 @@ func (e *Epoch) ask(sequence uint64) (missing []int, behind []laggard) {
 // once the epoch has failed, for instance, when no answer matters.
 func (e *Epoch) askThese(ctx context.Context, peers []int, sequence uint64) (missing []int,
 	behind []laggard) {
+	if e.group == nil { // Open has failed
+		return peers, nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, askMost)
 	q := &e.inquiry
 	q.mu.Lock()

@@ -13,8 +13,15 @@ import (
 // Number is the epoch's: 0, 1, ...
 func (e *Epoch) Number() uint32 { return e.number }
 
-// Shape says how data moves.
+// Shape says how data moves. What Agree settles of it may be read after that.
 func (e *Epoch) Shape() *tune.Shape { return &e.shape }
+
+// Thresholds are those of the shape, as far as they are settled.
+func (e *Epoch) Thresholds() tune.Thresholds {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.shape.Thresholds
+}
 
 // Endpoint is what reaches peers; nil where there are none.
 func (e *Epoch) Endpoint() *endpoint.Endpoint { return e.end }
@@ -35,6 +42,8 @@ func (e *Epoch) Kind(peer int) string {
 		return "self"
 	case peer < 0 || peer >= e.Size():
 		return ""
+	case e.group == nil: // Open has failed
+		return e.Peers[peer].Kind
 	}
 	return e.group.Kind(peer)
 }

@@ -57,7 +57,8 @@ type listening struct {
 	guests     guests.List // whose handshakes are under way
 }
 
-// spawned counts the goroutines of an endpoint: none starts once Close waits for them.
+// spawned counts the goroutines of an endpoint, and those that dial: none starts once Close waits
+// for them.
 type spawned struct {
 	life    sync.Mutex // guards ended, and running before that is set
 	ended   bool
@@ -290,15 +291,24 @@ func (e *Endpoint) closeListeners() {
 	})
 }
 
-// spawn starts a goroutine. A panic in it fails the endpoint instead of the process. It starts
-// nothing once the endpoint is being closed.
-func (e *Endpoint) spawn(what string, f func()) bool {
+// enter has Close wait until running is done once more. It reports false where the endpoint is being
+// closed.
+func (e *Endpoint) enter() bool {
 	e.life.Lock()
 	defer e.life.Unlock()
 	if e.ended {
 		return false
 	}
 	e.running.Add(1)
+	return true
+}
+
+// spawn starts a goroutine. A panic in it fails the endpoint instead of the process. It starts
+// nothing once the endpoint is being closed.
+func (e *Endpoint) spawn(what string, f func()) bool {
+	if !e.enter() {
+		return false
+	}
 	go func() {
 		defer e.running.Done()
 		defer func() {

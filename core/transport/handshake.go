@@ -35,8 +35,16 @@ type attempt struct {
 	final     bool
 }
 
-// reach returns the link to a member's process, and makes it where there is none.
+// reach returns the link to a member's process, and makes it where there is none. It ends with the
+// endpoint, whose devices it may use.
 func (e *Endpoint) reach(ctx context.Context, g *Group, m *member) (*link, error) {
+	if !e.enter() {
+		return nil, ErrClosed
+	}
+	defer e.running.Done()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	defer context.AfterFunc(e.ctx, func() { end(ErrClosed) })()
 	key := peerKey{m.addr.Process, m.kind}
 	for {
 		e.mu.Lock()

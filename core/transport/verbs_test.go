@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"net"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -190,5 +191,33 @@ func TestDecideVerbs(t *testing.T) {
 				t.Errorf("%+v and %+v, forced %q: %q, %v", p[0], p[1], c.forced, kind, err)
 			}
 		}
+	}
+}
+
+// Close waits for a dial that is about to use the device, as for other goroutines: the device is
+// given back after it.
+func TestCloseWaitsForDials(t *testing.T) {
+	c := Config{Verbs: VerbsConfig{Library: fake.New(t).Path, GIDIndex: -1}}
+	e, peer := listen(t, c), listen(t, c)
+	w := newWorld(t, []*Endpoint{e, peer}, address.Verbs, 1)
+	e.verbs.mu.Lock()
+	ended := make(chan error, 1)
+	go func() { ended <- w.groups[0].Connect(context.Background(), 1) }()
+	until(t, "the dial", func() bool {
+		all := make([]byte, 1<<20)
+		all = all[:runtime.Stack(all, true)]
+		for g := range strings.SplitSeq(string(all), "\n\n") {
+			if strings.Contains(g, ".dialOne(") && strings.Contains(g, "(*verbsEnd).open(") {
+				return true
+			}
+		}
+		return false
+	})
+	if err := e.Close(); err == nil {
+		t.Error("it has not waited")
+	}
+	e.verbs.mu.Unlock()
+	if err := <-ended; err == nil {
+		t.Error("it has connected")
 	}
 }

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,6 @@
 #include <unistd.h>
 
 #include "_cgo_export.h"
-#include "dtypes.h"
 
 /* ---- threads -------------------------------------------------------------------------------- */
 
@@ -29,9 +29,10 @@ struct exchange {
 struct thread {
   uint64_t number;
   size_t room;
-  char *error;              /* the message, NUL, the detail, NUL */
-  char *detail;             /* in it */
-  int batches;              /* that the thread is recording */
+  char *error;         /* the message, NUL, the detail, NUL */
+  char *detail;        /* in it */
+  goccl_comm *batches; /* of which the thread is recording one */
+  int batch_count, batch_room;
   int contributors;         /* to what ended last as GOCCL_WORK_DONE; 0: it was no collective */
   struct exchange exchange; /* one of them, if it is recorded here */
   int adopted;
@@ -45,8 +46,9 @@ static _Atomic int batches_recorded;
 
 static void free_thread(void *p) {
   struct thread *t = p;
-  batches_recorded -= t->batches;
+  batches_recorded -= t->batch_count;
   api_leave_thread(&t->signals);
+  free(t->batches);
   free(t->error);
   free(t);
 }
@@ -66,15 +68,34 @@ static struct thread *this_thread(void) {
   return t;
 }
 
-static void record_batches(struct thread *t, int more) {
-  t->batches += more;
-  batches_recorded += more;
+/* Notes that the thread records a batch. Returns 0 where there is no memory. */
+static int begin_batch(struct thread *t, goccl_comm comm) {
+  if (t->batch_count == t->batch_room) {
+    int room = 2 * t->batch_room + 4;
+    goccl_comm *more = realloc(t->batches, (size_t)room * sizeof *more);
+    if (more == NULL) return 0;
+    t->batches = more;
+    t->batch_room = room;
+  }
+  t->batches[t->batch_count++] = comm;
+  batches_recorded++;
+  return 1;
+}
+
+/* Notes its end, also of one whose communicator is no more. */
+static void end_batch(struct thread *t, goccl_comm comm) {
+  for (int i = 0; i < t->batch_count; i++) {
+    if (t->batches[i] != comm) continue;
+    t->batches[i] = t->batches[--t->batch_count];
+    batches_recorded--;
+    return;
+  }
 }
 
 static int records_batch(void) {
   if (atomic_load_explicit(&batches_recorded, memory_order_relaxed) == 0) return 0;
   struct thread *t = this_thread();
-  return t == NULL || t->batches > 0;
+  return t == NULL || t->batch_count > 0;
 }
 
 void api_keep_contributors(int n) {
@@ -187,8 +208,9 @@ static goccl_result refuse_fork(const char *function) {
 /* The name of the public function around it, without the prefix of all. */
 #define FUNCTION (__func__ + sizeof "goccl_" - 1)
 
-#define NOT_FORKED                                                                      \
-  if (atomic_load_explicit(&forked, memory_order_relaxed)) return refuse_fork(FUNCTION)
+#define NOT_FORKED NOT_FORKED_IN(FUNCTION)
+#define NOT_FORKED_IN(function)                                                         \
+  if (atomic_load_explicit(&forked, memory_order_relaxed)) return refuse_fork(function)
 
 /* In a forked child there is nothing to give back, and destructors that try must not fail. */
 #define NOTHING_IF_FORKED                                                  \
@@ -206,6 +228,27 @@ static struct thread *enter_go(void) {
 
 #define ENTER_GO                              \
   if (enter_go() == NULL) return GOCCL_SYSTEM
+
+/* A public function that Go carries out, and what comes first. */
+#define FORWARD_AFTER(first, name, parameters, call) \
+  goccl_result goccl_##name parameters {             \
+    first;                                           \
+    ENTER_GO;                                        \
+    return call;                                     \
+  }
+
+#define FORWARD(name, parameters, call) FORWARD_AFTER(NOT_FORKED, name, parameters, call)
+
+/* One that gives something back. */
+#define FORWARD_END(name, parameters, call) FORWARD_AFTER(NOTHING_IF_FORKED, name, parameters, call)
+
+/* One that takes long, in both forms: where `work` is NULL the call of Go blocks. */
+#define FORWARD_LONG(name, parameters, call)                       \
+  FORWARD_LONG_AFTER(NOT_FORKED_IN(#name), name, parameters, call)
+#define FORWARD_LONG_AFTER(first, name, parameters, call)                          \
+  FORWARD_AFTER(goccl_work *const work = NULL; first, name, parameters, call)      \
+  FORWARD_AFTER(first, name##_async, (UNPACK parameters, goccl_work * work), call)
+#define UNPACK(...) __VA_ARGS__
 
 /* ---- calls through pointers ------------------------------------------------------------------ */
 
@@ -237,19 +280,6 @@ int api_store_get(const goccl_store *store, const char *key, void **value, size_
   return status;
 }
 
-const char *api_static_name(const char *name) {
-  static const char *const names[] = {"", "self", "mem", "shm", "tcp", "verbs",
-                                      /* plan.Algorithm's */
-                                      "one_shot", "two_shot", "hierarchical", "direct", "flat",
-                                      "binomial_tree", "scatter_allgather", "reduce_scatter_gather",
-                                      "linear", "multicast", "single_copy", "pairwise", "windowed",
-                                      "dissemination", "recursive_multiplying"};
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    if (strcmp(name, names[i]) == 0) return names[i];
-  }
-  return "unknown";
-}
-
 /* ---- fast paths -------------------------------------------------------------------------------
  */
 
@@ -272,6 +302,11 @@ static goccl_fast_path *fast_path_of(uint64_t comm) {
   goccl_fast_path *path = atomic_load_explicit(&recent[comm % RECENT].path, memory_order_relaxed);
   int stale = __atomic_load_n(&path->handle, __ATOMIC_ACQUIRE) != comm;
   return stale ? NULL : path;
+}
+
+/* The number of a path's last collective. */
+static uint64_t sequence_of(const goccl_fast_path *path) {
+  return __atomic_load_n(&path->sequence, __ATOMIC_ACQUIRE);
 }
 
 /* ---- library --------------------------------------------------------------------------------- */
@@ -304,25 +339,14 @@ const char *goccl_result_string(goccl_result r) {
   return "unknown result code";
 }
 
-goccl_result goccl_info(char *json, size_t size, size_t *needed) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiInfo(json, size, needed);
-}
+FORWARD(info, (char *json, size_t size, size_t *needed), apiInfo(json, size, needed))
 
 /* ---- log ------------------------------------------------------------------------------------- */
 
-goccl_result goccl_set_logger(goccl_logger logger, void *context, goccl_log_level level) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiSetLogger(logger, context, level);
-}
-
-goccl_result goccl_log(goccl_log_level level, const char *subsystem, const char *text) {
-  NOTHING_IF_FORKED;
-  ENTER_GO;
-  return apiLog(level, (char *)subsystem, (char *)text);
-}
+FORWARD(set_logger, (goccl_logger logger, void *context, goccl_log_level level),
+        apiSetLogger(logger, context, level))
+FORWARD_END(log, (goccl_log_level level, const char *subsystem, const char *text),
+            apiLog(level, (char *)subsystem, (char *)text))
 
 /* ---- bootstrap ------------------------------------------------------------------------------- */
 
@@ -382,248 +406,112 @@ static goccl_result try_limits(const char *function) {
   return GOCCL_OK;
 }
 
-#define TRY_LIMITS                              \
+#define TRY_LIMITS(function)                    \
   do {                                          \
-    goccl_result limits = try_limits(FUNCTION); \
+    goccl_result limits = try_limits(function); \
     if (limits != GOCCL_OK) return limits;      \
   } while (0)
 
-goccl_result goccl_get_unique_id(goccl_unique_id *id) {
-  NOT_FORKED;
-  TRY_LIMITS;
-  ENTER_GO;
-  return apiGetUniqueID(id);
-}
+/* What comes before a communicator is made. */
+#define MAKE(function)         \
+  NOT_FORKED_IN(function);     \
+  if (comm != NULL) *comm = 0; \
+  TRY_LIMITS(function)
 
-goccl_result goccl_init(goccl_comm *comm, const goccl_config *config) {
-  NOT_FORKED;
-  if (comm != NULL) *comm = 0;
-  TRY_LIMITS;
-  ENTER_GO;
-  return apiInit(comm, (goccl_config *)config);
-}
+FORWARD_AFTER(NOT_FORKED;
+              TRY_LIMITS(FUNCTION), get_unique_id, (goccl_unique_id * id), apiGetUniqueID(id))
+FORWARD_LONG_AFTER(MAKE("init"), init, (goccl_comm * comm, const goccl_config *config),
+                   apiInit(comm, (goccl_config *)config, work))
+FORWARD_LONG(split, (goccl_comm comm, int color, int key, goccl_comm *child),
+             apiSplit(comm, color, key, child, work))
 
-goccl_result goccl_renew(goccl_comm comm) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiRenew(comm);
-}
+/* ---- members that come and go ---------------------------------------------------------------- */
 
-goccl_result goccl_comm_revoke(goccl_comm comm, const char *reason) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiCommRevoke(comm, (char *)reason);
-}
+FORWARD_LONG(renew, (goccl_comm comm), apiRenew(comm, work))
+FORWARD(comm_revoke, (goccl_comm comm, const char *reason), apiCommRevoke(comm, (char *)reason))
+FORWARD_LONG(comm_recover, (goccl_comm comm, int64_t timeout_ms),
+             apiCommRecover(comm, timeout_ms, work))
+FORWARD_LONG(comm_grow, (goccl_comm comm, int n, int64_t timeout_ms),
+             apiCommGrow(comm, n, timeout_ms, work))
+FORWARD_LONG_AFTER(MAKE("comm_join"), comm_join,
+                   (goccl_comm * comm, const goccl_config *config, const char *const *handles,
+                    int n),
+                   apiCommJoin(comm, (goccl_config *)config, (char **)handles, n, work))
+FORWARD_AFTER(NOT_FORKED;
+              TRY_LIMITS(FUNCTION), comm_publish,
+              (goccl_comm comm, const goccl_unique_id *unique_id, const goccl_store *store),
+              apiCommPublish(comm, (goccl_unique_id *)unique_id, (goccl_store *)store))
+FORWARD(comm_joining, (goccl_comm comm, int *n), apiCommJoining(comm, n))
+FORWARD_LONG(comm_shrink,
+             (goccl_comm comm, const int *exclude, int n, int flags, goccl_comm *shrunk),
+             apiCommShrink(comm, (int *)exclude, n, flags, shrunk, work))
+FORWARD_LONG(comm_agree, (goccl_comm comm, uint64_t *flags), apiCommAgree(comm, flags, work))
+FORWARD(comm_members, (goccl_comm comm, goccl_member *members, size_t size, size_t *count),
+        apiCommMembers(comm, members, size, count))
+FORWARD(comm_epoch, (goccl_comm comm, uint32_t *epoch), apiCommEpoch(comm, epoch))
+FORWARD_LONG(checkpoint,
+             (goccl_comm comm, const void *global_model, size_t global_size,
+              const void *local_model, size_t local_size, int replicas),
+             apiCheckpoint(comm, (void *)global_model, global_size, (void *)local_model, local_size,
+                           replicas, work))
+FORWARD_LONG(load_checkpoint,
+             (goccl_comm comm, uint64_t *version, const void **global_model, size_t *global_size,
+              const void **local_model, size_t *local_size),
+             apiLoadCheckpoint(comm, version, (void **)global_model, global_size,
+                               (void **)local_model, local_size, work))
+FORWARD(orphans, (goccl_comm comm, goccl_orphan *orphans, size_t size, size_t *count),
+        apiOrphans(comm, orphans, size, count))
+FORWARD(version_number, (goccl_comm comm, uint64_t *version), apiVersionNumber(comm, version))
+FORWARD(comm_handle, (goccl_comm comm, char *handle, size_t size, size_t *needed),
+        apiCommHandle(comm, handle, size, needed))
+FORWARD_LONG(comm_reconfigure,
+             (goccl_comm comm, const char *uuid, const char *const *handles, int n, int ordered,
+              int64_t timeout_ms),
+             apiCommReconfigure(comm, (char *)uuid, (char **)handles, n, ordered, timeout_ms, work))
 
-goccl_result goccl_comm_recover(goccl_comm comm, int64_t timeout_ms) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiCommRecover(comm, timeout_ms);
-}
+/* ---- memory, the end, and what there is to know ---------------------------------------------- */
 
-goccl_result goccl_comm_grow(goccl_comm comm, int n, int64_t timeout_ms) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiCommGrow(comm, n, timeout_ms);
-}
-
-goccl_result goccl_comm_join(goccl_comm *comm, const goccl_config *config,
-                             const char *const *handles, int n) {
-  NOT_FORKED;
-  if (comm != NULL) *comm = 0;
-  TRY_LIMITS;
-  ENTER_GO;
-  return apiCommJoin(comm, (goccl_config *)config, (char **)handles, n);
-}
-
-goccl_result goccl_comm_publish(goccl_comm comm, const goccl_unique_id *unique_id,
-                                const goccl_store *store) {
-  NOT_FORKED;
-  TRY_LIMITS;
-  ENTER_GO;
-  return apiCommPublish(comm, (goccl_unique_id *)unique_id, (goccl_store *)store);
-}
-
-goccl_result goccl_comm_joining(goccl_comm comm, int *n) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiCommJoining(comm, n);
-}
-
-goccl_result goccl_comm_shrink(goccl_comm comm, const int *exclude, int n, int flags,
-                               goccl_comm *shrunk) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiCommShrink(comm, (int *)exclude, n, flags, shrunk);
-}
-
-goccl_result goccl_comm_agree(goccl_comm comm, uint64_t *flags) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiCommAgree(comm, flags);
-}
-
-goccl_result goccl_comm_members(goccl_comm comm, goccl_member *members, size_t size,
-                                size_t *count) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiCommMembers(comm, members, size, count);
-}
-
-goccl_result goccl_comm_epoch(goccl_comm comm, uint32_t *epoch) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiCommEpoch(comm, epoch);
-}
-
-goccl_result goccl_checkpoint(goccl_comm comm, const void *global_model, size_t global_size,
-                              const void *local_model, size_t local_size, int replicas) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiCheckpoint(comm, (void *)global_model, global_size, (void *)local_model, local_size,
-                       replicas);
-}
-
-goccl_result goccl_load_checkpoint(goccl_comm comm, uint64_t *version, const void **global_model,
-                                   size_t *global_size, const void **local_model,
-                                   size_t *local_size) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiLoadCheckpoint(comm, version, (void **)global_model, global_size, (void **)local_model,
-                           local_size);
-}
-
-goccl_result goccl_orphans(goccl_comm comm, goccl_orphan *orphans, size_t size, size_t *count) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiOrphans(comm, orphans, size, count);
-}
-
-goccl_result goccl_version_number(goccl_comm comm, uint64_t *version) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiVersionNumber(comm, version);
-}
-
-goccl_result goccl_comm_handle(goccl_comm comm, char *handle, size_t size, size_t *needed) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiCommHandle(comm, handle, size, needed);
-}
-
-goccl_result goccl_comm_reconfigure(goccl_comm comm, const char *uuid, const char *const *handles,
-                                    int n, int ordered, int64_t timeout_ms) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiCommReconfigure(comm, (char *)uuid, (char **)handles, n, ordered, timeout_ms);
-}
-
-goccl_result goccl_split(goccl_comm comm, int color, int key, goccl_comm *child) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiSplit(comm, color, key, child);
-}
-
-goccl_result goccl_mem_alloc(void **memory, size_t bytes) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiMemAlloc(memory, bytes);
-}
-
-goccl_result goccl_destroy(goccl_comm comm) {
-  NOTHING_IF_FORKED;
-  ENTER_GO;
-  return apiDestroy(comm);
-}
-
-goccl_result goccl_mem_free(void *memory) {
-  NOTHING_IF_FORKED;
-  if (memory == NULL) return GOCCL_OK;
-  ENTER_GO;
-  return apiMemFree(memory);
-}
-
-goccl_result goccl_mem_stats(uint64_t *registered, uint64_t *given, uint64_t *taken) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiMemStats(registered, given, taken);
-}
-
-goccl_result goccl_abort(goccl_comm comm, const char *reason) {
-  NOTHING_IF_FORKED;
-  ENTER_GO;
-  return apiAbort(comm, (char *)reason);
-}
-
-goccl_result goccl_refuse(goccl_comm comm, const char *reason) {
-  NOTHING_IF_FORKED;
-  ENTER_GO;
-  return apiRefuse(comm, (char *)reason);
-}
-
-goccl_result goccl_async_error(goccl_comm comm) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiAsyncError(comm);
-}
-
-goccl_result goccl_failed_ranks(goccl_comm comm, int *ranks, size_t size, size_t *count) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiFailedRanks(comm, ranks, size, count);
-}
-
-goccl_result goccl_shutdown(void) {
-  NOTHING_IF_FORKED;
-  ENTER_GO;
-  return apiShutdown();
-}
-
-goccl_result goccl_comm_rank(goccl_comm comm, int *rank) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiCommRank(comm, rank);
-}
-
-goccl_result goccl_comm_size(goccl_comm comm, int *size) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiCommSize(comm, size);
-}
-
-goccl_result goccl_comm_transport(goccl_comm comm, int peer, const char **name) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiCommTransport(comm, peer, (char **)name);
-}
-
-goccl_result goccl_comm_describe(goccl_comm comm, char *json, size_t size, size_t *needed) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiCommDescribe(comm, json, size, needed);
-}
+FORWARD(mem_alloc, (void **memory, size_t bytes), apiMemAlloc(memory, bytes))
+FORWARD_AFTER(NOTHING_IF_FORKED;
+              if (memory == NULL) return GOCCL_OK, mem_free, (void *memory), apiMemFree(memory))
+FORWARD(mem_stats, (uint64_t *registered, uint64_t *given, uint64_t *taken),
+        apiMemStats(registered, given, taken))
+FORWARD_END(destroy, (goccl_comm comm), apiDestroy(comm))
+FORWARD_END(abort, (goccl_comm comm, const char *reason), apiAbort(comm, (char *)reason))
+FORWARD_END(refuse, (goccl_comm comm, const char *reason), apiRefuse(comm, (char *)reason))
+FORWARD_END(shutdown, (void), apiShutdown())
+FORWARD(async_error, (goccl_comm comm), apiAsyncError(comm))
+FORWARD(failed_ranks, (goccl_comm comm, int *ranks, size_t size, size_t *count),
+        apiFailedRanks(comm, ranks, size, count))
+FORWARD(comm_rank, (goccl_comm comm, int *rank), apiCommRank(comm, rank))
+FORWARD(comm_size, (goccl_comm comm, int *size), apiCommSize(comm, size))
+FORWARD(comm_transport, (goccl_comm comm, int peer, const char **name),
+        apiCommTransport(comm, peer, (char **)name))
+FORWARD(comm_describe, (goccl_comm comm, char *json, size_t size, size_t *needed),
+        apiCommDescribe(comm, json, size, needed))
+FORWARD(comm_algorithm, (goccl_comm comm, uint64_t sequence, const char **name),
+        apiCommAlgorithm(comm, sequence, (char **)name))
+FORWARD(comm_set_timeout, (goccl_comm comm, int64_t timeout_ms),
+        apiCommSetTimeout(comm, timeout_ms))
+FORWARD(alltoall_peaks,
+        (int ranks, const char *transport, const char *schedule, uint64_t bytes,
+         goccl_peaks *peaks),
+        apiAllToAllPeaks(ranks, (char *)transport, (char *)schedule, bytes, peaks))
+FORWARD(plan_info,
+        (const char *collective, int ranks, int ranks_per_host, int ranks_per_domain, int by_turns,
+         const char *transport, uint64_t bytes, char *json, size_t size, size_t *needed),
+        apiPlanInfo((char *)collective, ranks, ranks_per_host, ranks_per_domain, by_turns,
+                    (char *)transport, bytes, json, size, needed))
 
 goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence) {
   NOT_FORKED;
   const goccl_fast_path *path = fast_path_of(comm);
   if (path != NULL && sequence != NULL) {
-    *sequence = __atomic_load_n(&path->sequence, __ATOMIC_ACQUIRE);
+    *sequence = sequence_of(path);
     return GOCCL_OK;
   }
   ENTER_GO;
   return apiCommSequence(comm, sequence);
-}
-
-goccl_result goccl_comm_algorithm(goccl_comm comm, uint64_t sequence, const char **name) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiCommAlgorithm(comm, sequence, (char **)name);
-}
-
-goccl_result goccl_comm_set_timeout(goccl_comm comm, int64_t timeout_ms) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiCommSetTimeout(comm, timeout_ms);
 }
 
 /* ---- works ----------------------------------------------------------------------------------- */
@@ -668,11 +556,7 @@ goccl_result goccl_work_error(goccl_work work, char *text, size_t size) {
   return apiWorkError(work, text, size);
 }
 
-goccl_result goccl_work_source(goccl_work work, int *rank) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiWorkSource(work, rank);
-}
+FORWARD(work_source, (goccl_work work, int *rank), apiWorkSource(work, rank))
 
 goccl_result goccl_work_contributors(goccl_work work, int *n) {
   NOT_FORKED;
@@ -692,12 +576,8 @@ goccl_result goccl_work_contributors(goccl_work work, int *n) {
   return apiWorkContributors(work, n);
 }
 
-goccl_result goccl_work_free(goccl_work work) {
-  NOTHING_IF_FORKED;
-  if (work == GOCCL_WORK_DONE) return GOCCL_OK;
-  ENTER_GO;
-  return apiWorkFree(work);
-}
+FORWARD_AFTER(NOTHING_IF_FORKED; if (work == GOCCL_WORK_DONE) return GOCCL_OK, work_free,
+                                 (goccl_work work), apiWorkFree(work))
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
@@ -726,15 +606,26 @@ static int lay_out(const api_operation *o, const api_side *side, const api_side 
 
 /* Whether a call is made in a way for which no fast path needs Go. */
 static int plain(const goccl_call *call) {
-  return call == NULL || (call->struct_size == sizeof *call && call->alltoall_schedule == NULL);
+  return call == NULL ||
+         (call->alltoall_schedule == NULL && (call->struct_size == sizeof *call ||
+                                              call->struct_size == offsetof(goccl_call, sequence)));
 }
+
+/* Tells the results of a start that is plain. */
+static void tell(const goccl_call *call, uint64_t sequence, int contributors) {
+  if (call == NULL || call->struct_size != sizeof *call) return;
+  if (call->sequence != NULL) *call->sequence = sequence;
+  if (call->contributors != NULL) *call->contributors = contributors;
+}
+
+uint8_t api_dtype_sizes[GOCCL_DTYPE_COUNT];
 
 /* A send or receive as the fast path takes it. What is wrong with the arguments Go says. */
 static int message_of(const api_operation *o, const goccl_fast_path *path, int waits,
                       goccl_message_call *m) {
   const void *data = o->collective == API_SEND ? o->in.block : o->out.block;
   if ((unsigned)o->dtype >= GOCCL_DTYPE_COUNT || (data == NULL && o->count > 0)) return 0;
-  uint64_t size = dtype_size[o->dtype];
+  uint64_t size = api_dtype_sizes[o->dtype];
   if (o->count > INT64_MAX / size || o->tag < 0 || o->root < 0 ||
       (uint32_t)o->root >= path->ranks || (uint32_t)o->root == path->rank)
     return 0;
@@ -775,7 +666,7 @@ static void record_in_go(struct thread *t) {
   struct exchange e = t->exchange;
   t->exchange.comm = 0;
   if (apiGroupStart(e.comm, t->number) != GOCCL_OK) { /* of a communicator that is no more */
-    record_batches(t, -1);
+    end_batch(t, e.comm);
     return;
   }
   api_operation *both[] = {&e.send, &e.receive};
@@ -787,22 +678,28 @@ static void record_in_go(struct thread *t) {
 }
 
 /* Where it ends early, what is done is recorded no more. */
-static int exchange_by_fast_path(struct exchange *e) {
+static int exchange_by_fast_path(struct exchange *e, const goccl_call *call) {
   goccl_fast_path *path = fast_path_of(e->comm);
   if (path == NULL || e->send.comm + e->receive.comm == 0) return 0;
   /* The peer may be in such a batch, too, and wait in its send. */
   if (e->send.comm != 0 && !send_by_fast_path(&e->send, path, 0)) return 0;
   e->send.comm = 0;
-  return e->receive.comm == 0 || send_by_fast_path(&e->receive, path, 1);
+  if (e->receive.comm != 0 && !send_by_fast_path(&e->receive, path, 1)) return 0;
+  tell(call, sequence_of(path), 0);
+  return 1;
 }
 
 /* Runs a collective without Go, if that is possible with a short wait for its peers. */
 static int go_by_fast_path(api_operation *o, const goccl_call *call, const goccl_work *work) {
   goccl_fast_path *path = plain(call) ? fast_path_of(o->comm) : NULL;
   if (path == NULL || records_batch()) return 0;
-  if (o->collective == API_SEND) return send_by_fast_path(o, path, work == NULL);
-  /* A receive has a work that can be asked for its source, unless it is waited for. */
-  if (o->collective == API_RECV) return work == NULL && send_by_fast_path(o, path, 1);
+  if (o->collective == API_SEND || o->collective == API_RECV) {
+    /* A receive has a work that can be asked for its source, unless it is waited for. */
+    int waits = work == NULL;
+    if ((o->collective == API_RECV && !waits) || !send_by_fast_path(o, path, waits)) return 0;
+    tell(call, sequence_of(path), 0);
+    return 1;
+  }
   /* Once: another thread may change the members, of which the call then hears. */
   int rank = (int)__atomic_load_n(&path->rank, __ATOMIC_RELAXED);
   int ranks = (int)__atomic_load_n(&path->ranks, __ATOMIC_RELAXED);
@@ -821,8 +718,10 @@ static int go_by_fast_path(api_operation *o, const goccl_call *call, const goccl
   op.n_out = (uint32_t)n_out;
   int how = path->call(path, o->comm, &op, work == NULL || (call != NULL && call->wait_soon));
   if (how == GOCCL_FAST_PATH_BEGUN) o->begun = path;
+  if (how != GOCCL_FAST_PATH_DONE) return 0;
   o->contributors = ranks;
-  return how == GOCCL_FAST_PATH_DONE;
+  tell(call, op.sequence, ranks);
+  return 1;
 }
 
 static goccl_result start(api_operation *o, const goccl_call *call, goccl_work *work) {
@@ -976,22 +875,6 @@ goccl_result goccl_alltoall(goccl_comm comm, const void *const *in, const uint64
   return start(&o, call, work);
 }
 
-goccl_result goccl_alltoall_peaks(int ranks, const char *transport, const char *schedule,
-                                  uint64_t bytes, goccl_peaks *peaks) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiAllToAllPeaks(ranks, (char *)transport, (char *)schedule, bytes, peaks);
-}
-
-goccl_result goccl_plan_info(const char *collective, int ranks, int ranks_per_host,
-                             int ranks_per_domain, int by_turns, const char *transport,
-                             uint64_t bytes, char *json, size_t size, size_t *needed) {
-  NOT_FORKED;
-  ENTER_GO;
-  return apiPlanInfo((char *)collective, ranks, ranks_per_host, ranks_per_domain, by_turns,
-                     (char *)transport, bytes, json, size, needed);
-}
-
 goccl_result goccl_barrier(goccl_comm comm, const goccl_call *call, goccl_work *work) {
   NOT_FORKED;
   api_operation o = {.collective = API_BARRIER, .comm = comm};
@@ -1037,15 +920,18 @@ goccl_result goccl_group_start(goccl_comm comm) {
   NOT_FORKED;
   struct thread *t = enter_go();
   if (t == NULL) return GOCCL_SYSTEM;
-  if (t->batches == 0 && fast_path_of(comm) != NULL) {
-    t->exchange = (struct exchange){.comm = comm};
-    record_batches(t, 1);
-    return GOCCL_OK;
+  int in_c = t->batch_count == 0 && fast_path_of(comm) != NULL;
+  if (!in_c) {
+    if (records_exchange(t, comm)) record_in_go(t);
+    goccl_result r = apiGroupStart(comm, t->number);
+    if (r != GOCCL_OK) return r;
   }
-  if (records_exchange(t, comm)) record_in_go(t);
-  goccl_result r = apiGroupStart(comm, t->number);
-  if (r == GOCCL_OK) record_batches(t, 1);
-  return r;
+  if (!begin_batch(t, comm)) {
+    if (!in_c) apiGroupDrop(comm, t->number, NULL);
+    return api_fail(GOCCL_SYSTEM, FUNCTION, "out of memory");
+  }
+  if (in_c) t->exchange = (struct exchange){.comm = comm};
+  return GOCCL_OK;
 }
 
 goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work *work) {
@@ -1053,15 +939,25 @@ goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work
   struct thread *t = enter_go();
   if (t == NULL) return GOCCL_SYSTEM;
   if (records_exchange(t, comm)) {
-    if (work == NULL && plain(call) && exchange_by_fast_path(&t->exchange)) {
+    if (work == NULL && plain(call) && exchange_by_fast_path(&t->exchange, call)) {
       t->exchange.comm = 0;
-      record_batches(t, -1);
+      end_batch(t, comm);
       return GOCCL_OK;
     }
     record_in_go(t);
   }
-  int ended = 0;
-  goccl_result r = apiGroupEnd(comm, t->number, (goccl_call *)call, work, &ended);
-  record_batches(t, -ended);
-  return r;
+  end_batch(t, comm);
+  return apiGroupEnd(comm, t->number, (goccl_call *)call, work);
+}
+
+goccl_result goccl_group_drop(goccl_comm comm, const char *reason) {
+  NOTHING_IF_FORKED;
+  struct thread *t = enter_go();
+  if (t == NULL) return GOCCL_SYSTEM;
+  end_batch(t, comm);
+  if (records_exchange(t, comm)) { /* nobody is told of sends and receives */
+    t->exchange.comm = 0;
+    return GOCCL_OK;
+  }
+  return apiGroupDrop(comm, t->number, (char *)reason);
 }

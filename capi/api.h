@@ -1,6 +1,6 @@
 /*
  * api.h - what the C half and the Go half of libgoccl.so tell each other. Nothing of it is
- * visible outside the library: capi/exports.map shows goccl_* only.
+ * visible outside the library: capi/exports.map shows the functions of goccl.h only.
  *
  * The public functions are in C (api.c). They keep a forked child out of Go, whose threads the
  * child does not have, and hand everything else to the api... functions of the Go half
@@ -101,8 +101,9 @@ void api_keep_error(const char *text, size_t size, const char *detail, size_t de
 __attribute__((format(printf, 3, 4))) goccl_result api_fail(goccl_result kind, const char *function,
                                                             const char *format, ...);
 
-/* The static string that is equal to the name of a transport or an algorithm. */
-const char *api_static_name(const char *name);
+/* Bytes of an element of each dtype. Go writes them when it is loaded, before there are
+ * communicators. */
+extern uint8_t api_dtype_sizes[GOCCL_DTYPE_COUNT];
 
 /* Notes that the library opened or is about to close a socket: a forked child closes its copy. */
 void api_socket(int fd, int open);

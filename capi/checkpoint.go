@@ -5,25 +5,24 @@ import "C"
 
 import (
 	"cmp"
-	"context"
 	"unsafe"
+
+	"github.com/goccl/goccl/core"
 )
 
 //export apiCheckpoint
 func apiCheckpoint(handle C.goccl_comm, global unsafe.Pointer, globalSize C.size_t,
-	local unsafe.Pointer, localSize C.size_t, replicas C.int) C.goccl_result {
-	return export("checkpoint", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
+	local unsafe.Pointer, localSize C.size_t, replicas C.int, work *C.goccl_work) C.goccl_result {
+	return onLong("checkpoint", handle, work, func(c *commHandle) (longCall, error) {
 		ofGlobal, err := model(global, globalSize, "global_model")
 		ofLocal, also := model(local, localSize, "local_model")
 		if err := cmp.Or(err, also); err != nil {
 			c.comm.Refuse(err.Error())
-			return err
+			return nil, err
 		}
-		return c.comm.CheckPoint(context.Background(), ofGlobal, ofLocal, int(replicas))
+		return func(t *task) error {
+			return c.comm.CheckPoint(t.ctx, ofGlobal, ofLocal, int(replicas))
+		}, nil
 	})
 }
 
@@ -40,61 +39,49 @@ func model(at unsafe.Pointer, size C.size_t, name string) ([]byte, error) {
 
 //export apiLoadCheckpoint
 func apiLoadCheckpoint(handle C.goccl_comm, version *C.uint64_t, global *unsafe.Pointer,
-	globalSize *C.size_t, local *unsafe.Pointer, localSize *C.size_t) C.goccl_result {
-	return export("load_checkpoint", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
+	globalSize *C.size_t, local *unsafe.Pointer, localSize *C.size_t,
+	work *C.goccl_work) C.goccl_result {
+	return onLong("load_checkpoint", handle, work, func(c *commHandle) (longCall, error) {
 		if err := cmp.Or(needs(version, "load_checkpoint: version"),
 			needs(global, "load_checkpoint: global_model"),
 			needs(globalSize, "load_checkpoint: global_size"),
 			needs(local, "load_checkpoint: local_model"),
 			needs(localSize, "load_checkpoint: local_size")); err != nil {
 			c.comm.Refuse(err.Error())
-			return err
+			return nil, err
 		}
-		loaded, err := c.comm.LoadCheckPoint(context.Background())
-		if err != nil {
+		return func(t *task) error {
+			loaded, err := c.comm.LoadCheckPoint(t.ctx)
+			t.deliver = func() error {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				if c.destroyed {
+					return errorf(C.GOCCL_ABORTED, "load_checkpoint: the communicator was destroyed")
+				}
+				c.loaded.Unpin()
+				*version = C.uint64_t(loaded.Version)
+				*global, *globalSize = c.lend(loaded.Global)
+				*local, *localSize = c.lend(loaded.Local)
+				c.orphans = loaded.Orphans
+				return nil
+			}
 			return err
-		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.loaded.Unpin()
-		*version = C.uint64_t(loaded.Version)
-		*global, *globalSize = c.lend(loaded.Global)
-		*local, *localSize = c.lend(loaded.Local)
-		c.orphans = loaded.Orphans
-		return nil
+		}, nil
 	})
 }
 
 //export apiOrphans
 func apiOrphans(handle C.goccl_comm, orphans *C.goccl_orphan, size C.size_t,
 	count *C.size_t) C.goccl_result {
-	return export("orphans", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
-		if err := needs(count, "orphans: count"); err != nil {
-			return err
-		}
-		if size > 0 {
-			if err := needs(orphans, "orphans: orphans"); err != nil {
-				return err
-			}
-		}
+	return onComm("orphans", handle, func(c *commHandle) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		*count = C.size_t(len(c.orphans))
-		to := unsafe.Slice(orphans, min(uint64(size), uint64(len(c.orphans))))
-		for i := range to {
-			o := &c.orphans[i]
-			to[i] = C.goccl_orphan{rank: C.int(o.Rank), size: C.size_t(o.Size)}
-			to[i].local_model, _ = c.lend(o.Model)
-		}
-		return nil
+		return putList("orphans", "orphans", c.orphans, orphans, size, count,
+			func(o *core.Orphan) C.goccl_orphan {
+				to := C.goccl_orphan{rank: C.int(o.Rank), size: C.size_t(o.Size)}
+				to.local_model, _ = c.lend(o.Model)
+				return to
+			})
 	})
 }
 
@@ -113,19 +100,12 @@ func (c *commHandle) takeBack() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.loaded.Unpin()
-	c.orphans = nil
+	c.orphans, c.destroyed = nil, true
 }
 
 //export apiVersionNumber
 func apiVersionNumber(handle C.goccl_comm, version *C.uint64_t) C.goccl_result {
-	return export("version_number", func() error {
-		c, err := comm(handle)
-		if err == nil {
-			err = needs(version, "version_number: version")
-		}
-		if err == nil {
-			*version = C.uint64_t(c.comm.VersionNumber())
-		}
-		return err
+	return onComm("version_number", handle, func(c *commHandle) error {
+		return put(version, "version_number: version", C.uint64_t(c.comm.VersionNumber()))
 	})
 }

@@ -7,6 +7,7 @@ package main
 import "C"
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -38,11 +39,8 @@ var process = core.NewRuntime(core.RuntimeConfig{
 		}
 		C.api_socket(C.int(fd), n)
 	},
-	Logger: logs.New(&log),
+	Logger: logs.New(&journal),
 })
-
-// log is this process's.
-var log journal
 
 // settle makes the Go runtime modest in the process of another, whatever GOGC says: buffers are not
 // in its heap, so a small one does; and threads that poll must not starve the others.
@@ -114,9 +112,10 @@ func text(s *C.char) string {
 // store is the caller's key-value store. A callback may not return, and nobody waits for it for
 // long.
 type store struct {
-	c    *C.goccl_store
-	turn chan struct{} // held by the callback that runs
-	left atomic.Bool   // no callback begins any more
+	c     *C.goccl_store
+	turn  chan struct{} // held by the callback that runs
+	left  atomic.Bool   // no callback begins any more
+	freed chan struct{} // closed when, besides, none runs
 }
 
 // callbackPatience is for a callback that still runs.
@@ -134,7 +133,8 @@ func newStore(from *C.goccl_store) (*store, error) {
 	if from.get == nil {
 		return nil, invalid("config.store.get", "NULL", "it must be a function")
 	}
-	s := &store{c: (*C.goccl_store)(C.calloc(1, C.sizeof_goccl_store)), turn: make(chan struct{}, 1)}
+	s := &store{c: (*C.goccl_store)(C.calloc(1, C.sizeof_goccl_store)), turn: make(chan struct{}, 1),
+		freed: make(chan struct{})}
 	if s.c == nil {
 		return nil, errNoMemory
 	}
@@ -142,24 +142,23 @@ func newStore(from *C.goccl_store) (*store, error) {
 	return s, nil
 }
 
-// leave ends the use of the store: no callback begins any more. Over is closed when none runs.
-func (s *store) leave() (over <-chan struct{}) {
+// leave ends the use of the store: no callback begins any more.
+func (s *store) leave() {
 	if s.left.Swap(true) {
-		return nil
+		return
 	}
-	freed := make(chan struct{})
 	go func() {
 		s.turn <- struct{}{} // and stays there
 		C.free(unsafe.Pointer(s.c))
-		close(freed)
+		close(s.freed)
 	}()
-	return freed
 }
 
 // Close is leave that waits for the callback that runs, if it returns soon.
 func (s *store) Close() error {
+	s.leave()
 	select {
-	case <-s.leave():
+	case <-s.freed:
 	case <-time.After(callbackPatience):
 	}
 	return nil
@@ -290,45 +289,104 @@ func reopenRoot(id [bootstrap.IDSize]byte) (*bootstrap.Root, error) {
 // leastConfig is what the first version of goccl_config had before its optional fields.
 const leastConfig = unsafe.Offsetof(C.goccl_config{}.unique_id)
 
-// initialize is goccl_init. A rank that is refused here tells the others.
-func initialize(handle *C.goccl_comm, from *C.goccl_config) (*core.Comm, error) {
+// given is a goccl_config, copied. Nothing of it is the caller's any more but its store's context.
+type given struct {
+	core.Config // but for the way by which ranks meet
+	fields      C.goccl_config
+	id          *[bootstrap.IDSize]byte
+	store       *store // nil: there is none, or storeErr says what is wrong with it
+	storeErr    error
+}
+
+// take copies a configuration.
+func take(from *C.goccl_config) (g given, err error) {
 	in, err := takeStruct(from, leastConfig, "config")
 	settle()
-	c := configOf(in)
-	c.GlobalRanks = globalRanks(in.global_ranks, in.size)
-	if err == nil {
-		err = needs(handle, "init: comm")
+	g.fields = in
+	g.Config = core.Config{Rank: int(in.rank), Size: int(in.size), GroupName: text(in.group_name),
+		Transport: text(in.transport), Interface: text(in.interface_), StoreHost: text(in.store_host),
+		Secret: text(in.secret), Incarnation: text(in.incarnation), MinSize: int(in.min_size),
+		Quorum: text(in.quorum), Recovery: text(in.recovery), Meeting: text(in.meeting),
+		AllToAllSchedule: text(in.alltoall_schedule), Timeout: milliseconds(in.timeout_ms),
+		LivenessGrace: milliseconds(in.liveness_grace_ms)}
+	if in.global_ranks != nil && in.size >= 1 && in.size <= bootstrap.MaxSize {
+		g.GlobalRanks = ints(in.global_ranks, in.size)
 	}
-	if err == nil {
-		err = checkConfig(in)
+	if in.unique_id != nil {
+		id := *(*[bootstrap.IDSize]byte)(unsafe.Pointer(in.unique_id))
+		g.id = &id
 	}
-	if err != nil {
-		return nil, stayOut(c, in, err)
+	if in.store != nil {
+		g.store, g.storeErr = newStore(in.store)
 	}
-	timeout := c.Timeout
-	if timeout == 0 {
-		timeout = core.DefaultTimeout
+	return g, err
+}
+
+// drop ends the use of the store.
+func (g *given) drop() {
+	if g.store != nil {
+		_ = g.store.Close()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+}
+
+// limit is the context of what the configuration is for.
+func (g *given) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(g.Timeout, core.DefaultTimeout))
+	ctx, end := process.Until(ctx)
+	return ctx, func() {
+		end()
+		cancel()
+	}
+}
+
+//export apiInit
+func apiInit(to *C.goccl_comm, config *C.goccl_config, work *C.goccl_work) C.goccl_result {
+	return export("init", func() error {
+		if work != nil {
+			*work = 0
+		}
+		if err := needs(config, "init: config"); err != nil {
+			return err
+		}
+		g, err := take(config)
+		if err == nil {
+			err = cmp.Or(needs(to, "init: comm"), g.check())
+		}
+		return begin("init", nil, work, g.drop, func(t *task) error {
+			made, err := g.initialize(t.ctx, err)
+			if err == nil {
+				t.makes(to, made)
+			}
+			return err
+		})
+	})
+}
+
+// initialize is goccl_init. A rank that is refused tells the others why.
+func (g *given) initialize(ctx context.Context, refused error) (*core.Comm, error) {
+	if g.store != nil {
+		defer g.store.leave()
+	}
+	if refused != nil {
+		g.stayOut(ctx, refused)
+		return nil, refused
+	}
+	ctx, cancel := g.limit(ctx)
 	defer cancel()
-	ctx, cancel = process.Until(ctx)
-	defer cancel()
+	c := g.Config
 	switch {
-	case in.reconfigurable != 0:
+	case g.fields.reconfigurable != 0:
 		return process.Open(ctx, c)
 	case meetsAtEtcd():
-		if err := nameMeeting(&c, unsafe.Pointer(in.unique_id)); err != nil {
+		if err := nameMeeting(&c, g.id); err != nil {
 			return nil, err
 		}
-	case in.store != nil:
-		s, err := newStore(in.store)
-		if err != nil {
-			return nil, err
-		}
-		defer s.leave()
-		c.Store = s
-	case in.unique_id != nil:
-		done, err := meetAtRoot(ctx, &c, *(*[bootstrap.IDSize]byte)(unsafe.Pointer(in.unique_id)))
+	case g.storeErr != nil:
+		return nil, g.storeErr
+	case g.store != nil:
+		c.Store = g.store
+	case g.id != nil:
+		done, err := meetAtRoot(ctx, &c, *g.id)
 		if err != nil {
 			return nil, err
 		}
@@ -337,18 +395,9 @@ func initialize(handle *C.goccl_comm, from *C.goccl_config) (*core.Comm, error) 
 	return process.Init(ctx, c)
 }
 
-// configOf is a configuration, but for the way by which ranks meet.
-func configOf(in C.goccl_config) core.Config {
-	return core.Config{Rank: int(in.rank), Size: int(in.size), GroupName: text(in.group_name),
-		Transport: text(in.transport), Interface: text(in.interface_), StoreHost: text(in.store_host),
-		Secret: text(in.secret), Incarnation: text(in.incarnation), MinSize: int(in.min_size),
-		Quorum: text(in.quorum), Recovery: text(in.recovery), Meeting: text(in.meeting),
-		AllToAllSchedule: text(in.alltoall_schedule), Timeout: milliseconds(in.timeout_ms),
-		LivenessGrace: milliseconds(in.liveness_grace_ms)}
-}
-
-// checkConfig refuses what core cannot know to be wrong.
-func checkConfig(in C.goccl_config) error {
+// check refuses what core cannot know to be wrong.
+func (g *given) check() error {
+	in := &g.fields
 	switch {
 	case in.timeout_ms < 0:
 		return invalid("config.timeout_ms", in.timeout_ms, "it must be positive, or 0 for the default")
@@ -373,47 +422,29 @@ func checkConfig(in C.goccl_config) error {
 }
 
 // stayOut tells the other ranks why this one is refused, wherever the config says that they meet.
-// It returns that reason.
-func stayOut(c core.Config, in C.goccl_config, why error) error {
-	if in.size < 2 || in.rank < 0 || in.rank >= in.size || in.reconfigurable != 0 {
-		return why
+func (g *given) stayOut(ctx context.Context, why error) {
+	c := g.Config
+	if c.Size < 2 || c.Rank < 0 || c.Rank >= c.Size || g.fields.reconfigurable != 0 {
+		return
 	}
-	ctx := context.Background()
 	if meetsAtEtcd() {
-		if nameMeeting(&c, unsafe.Pointer(in.unique_id)) == nil {
+		if nameMeeting(&c, g.id) == nil {
 			_ = process.StayOut(ctx, c, why)
 		}
-		return why
+		return
 	}
-	if in.store != nil {
-		if s, err := newStore(in.store); err == nil {
-			defer s.leave()
-			c.Store = s
-			_ = process.StayOut(ctx, c, why)
-		}
+	if g.store != nil {
+		c.Store = g.store
+		_ = process.StayOut(ctx, c, why)
 	}
-	if in.unique_id != nil {
+	if g.id != nil {
 		ctx, cancel := context.WithTimeout(ctx, bootstrap.Linger)
 		defer cancel()
-		id := *(*[bootstrap.IDSize]byte)(unsafe.Pointer(in.unique_id))
-		if done, err := meetAtRoot(ctx, &c, id); err == nil {
+		if done, err := meetAtRoot(ctx, &c, *g.id); err == nil {
 			defer done()
 			_ = process.StayOut(ctx, c, why)
 		}
 	}
-	return why
-}
-
-// globalRanks copies a list of C's; of NULL there is none.
-func globalRanks(list *C.int, size C.int) []int {
-	if list == nil || size < 1 || size > bootstrap.MaxSize {
-		return nil
-	}
-	ranks := make([]int, size)
-	for i, r := range unsafe.Slice(list, int(size)) {
-		ranks[i] = int(r)
-	}
-	return ranks
 }
 
 // meetAtRoot fills in how to meet the other ranks at a root address. The caller calls done when it
@@ -459,15 +490,14 @@ func meetsAtEtcd() bool { return getenv(core.EnvStore) != "" }
 // nameMeeting adds a unique id to the name under which ranks meet at an etcd, and takes its secret.
 // So groups with other ids meet apart. Nobody meets at the id's root address, whose listener is
 // closed. A NULL id adds nothing.
-func nameMeeting(c *core.Config, uniqueID unsafe.Pointer) error {
-	if uniqueID == nil {
+func nameMeeting(c *core.Config, id *[bootstrap.IDSize]byte) error {
+	if id == nil {
 		return nil
 	}
-	id := *(*[bootstrap.IDSize]byte)(uniqueID)
-	if err := takeSecret(c, id); err != nil {
+	if err := takeSecret(c, *id); err != nil {
 		return err
 	}
-	if root := takeRoot(id); root != nil {
+	if root := takeRoot(*id); root != nil {
 		root.Close()
 	}
 	name := sha256.Sum256(id[:])

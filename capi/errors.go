@@ -98,20 +98,74 @@ func export(name string, f func() error) (code C.goccl_result) {
 }
 
 func guarded(name string, f func() error) (code C.goccl_result) {
-	defer func() {
-		if p := recover(); p != nil {
-			err := errorf(codeInternal, "a defect in GoCCL: %v\n%s", p, debug.Stack())
-			code = codeInternal
-			keep(name, err)
-		}
-	}()
 	schedule()
-	err := f()
+	err := safely(f)
 	code = codeOf(err)
 	if code != codeOK && code != codeInProgress {
 		keep(name, err)
 	}
 	return code
+}
+
+// safely makes a panic of f an error.
+func safely(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = errorf(codeInternal, "a defect in GoCCL: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return f()
+}
+
+// onComm is export for a function of a communicator.
+func onComm(name string, handle C.goccl_comm, f func(*commHandle) error) C.goccl_result {
+	return export(name, func() error {
+		c, err := comm(handle)
+		if err != nil {
+			return err
+		}
+		return f(c)
+	})
+}
+
+// onWork is export for a function of a work.
+func onWork(name string, handle C.goccl_work, f func(*workHandle) error) C.goccl_result {
+	return export(name, func() error {
+		w, err := work(handle)
+		if err != nil {
+			return err
+		}
+		return f(w)
+	})
+}
+
+// put writes a value to memory of the caller, unless that is NULL.
+func put[T any](to *T, name string, value T) error {
+	if err := needs(to, name); err != nil {
+		return err
+	}
+	*to = value
+	return nil
+}
+
+// putList writes the first values of a list to memory of the caller that has room for size, and
+// their number.
+func putList[From, To any](function, name string, list []From, to *To, size C.size_t,
+	count *C.size_t, value func(*From) To) error {
+	if err := needs(count, function+": count"); err != nil {
+		return err
+	}
+	if size > 0 {
+		if err := needs(to, function+": "+name); err != nil {
+			return err
+		}
+	}
+	*count = C.size_t(len(list))
+	room := unsafe.Slice(to, min(uint64(size), uint64(len(list))))
+	for i := range room {
+		room[i] = value(&list[i])
+	}
+	return nil
 }
 
 // keep keeps the message of an error for goccl_last_error(), and its detail.
@@ -124,6 +178,10 @@ func keep(function string, err error) {
 // detail is the JSON of goccl_last_error_detail(). Where the error concerns no communicator, what
 // has failed is the function.
 func detail(function string, err error) []byte {
+	var of *taskError
+	if errors.As(err, &of) {
+		function = of.name
+	}
 	e := &core.Error{}
 	errors.As(err, &e)
 	operation := e.Operation

@@ -5,6 +5,7 @@
 package main
 
 // #cgo LDFLAGS: -Wl,--wrap=pthread_create
+// #include <stdlib.h>
 // #include "api.h"
 import "C"
 
@@ -13,17 +14,25 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"unsafe"
 
 	"github.com/goccl/goccl/core"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/tune"
 )
 
 // main is never called in a shared library.
 func main() {}
+
+func init() {
+	for d := range C.api_dtype_sizes {
+		C.api_dtype_sizes[d] = C.uint8_t(reduce.DType(d).Size())
+	}
+}
 
 // comm finds the communicator of a handle.
 func comm(h C.goccl_comm) (*commHandle, error) { return restoreComm(uint64(h)) }
@@ -58,7 +67,7 @@ func apiSetLogger(
 			return invalid("set_logger: level", int32(level), "allowed are 0 to %d (goccl_log_level)",
 				C.GOCCL_LOG_TRACE)
 		}
-		return log.set(logger, context, level)
+		return setLogger(logger, context, level)
 	})
 }
 
@@ -76,7 +85,7 @@ func apiLog(level C.goccl_log_level, subsystem, words *C.char) C.goccl_result {
 		if err := needs(words, "log: text"); err != nil {
 			return err
 		}
-		logs.For(logs.New(&log), s).Log(context.Background(), levelOf(level), text(words))
+		logs.For(logs.New(&journal), s).Log(context.Background(), levels[level], text(words))
 		return nil
 	})
 }
@@ -96,62 +105,28 @@ func apiGetUniqueID(id *C.goccl_unique_id) C.goccl_result {
 	})
 }
 
-//export apiInit
-func apiInit(handle *C.goccl_comm, config *C.goccl_config) C.goccl_result {
-	return export("init", func() error {
-		if err := needs(config, "init: config"); err != nil {
-			return err
-		}
-		c, err := initialize(handle, config)
-		if err != nil {
-			return err
-		}
-		*handle = give(c)
-		return nil
-	})
-}
-
 //export apiSplit
-func apiSplit(handle C.goccl_comm, color, key C.int, child *C.goccl_comm) C.goccl_result {
-	return export("split", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
-		if err := needs(child, "split: child"); err != nil {
+func apiSplit(
+	handle C.goccl_comm, color, key C.int, child *C.goccl_comm, work *C.goccl_work,
+) C.goccl_result {
+	return onLong("split", handle, work, func(c *commHandle) (longCall, error) {
+		if err := put(child, "split: child", 0); err != nil {
 			c.comm.Refuse(err.Error())
+			return nil, err
+		}
+		return func(t *task) error {
+			made, err := c.comm.Split(t.ctx, int(color), int(key))
+			if made != nil {
+				t.makes(child, made)
+			}
 			return err
-		}
-		*child = 0
-		made, err := c.comm.Split(context.Background(), int(color), int(key))
-		if err != nil {
-			return err
-		}
-		if made != nil {
-			*child = give(made)
-		}
-		return nil
-	})
-}
-
-//export apiRenew
-func apiRenew(handle C.goccl_comm) C.goccl_result {
-	return export("renew", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
-		return c.comm.Renew(context.Background())
+		}, nil
 	})
 }
 
 //export apiDestroy
 func apiDestroy(handle C.goccl_comm) C.goccl_result {
-	return export("destroy", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
+	return onComm("destroy", handle, func(c *commHandle) error {
 		if !drop(uint64(handle)) {
 			return badHandle(uint64(handle), "comm")
 		}
@@ -163,23 +138,16 @@ func apiDestroy(handle C.goccl_comm) C.goccl_result {
 
 //export apiAbort
 func apiAbort(handle C.goccl_comm, reason *C.char) C.goccl_result {
-	return export("abort", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
+	return onComm("abort", handle, func(c *commHandle) error {
 		c.comm.Abort(text(reason))
+		c.abortTasks("the communicator was aborted: " + text(reason))
 		return nil
 	})
 }
 
 //export apiRefuse
 func apiRefuse(handle C.goccl_comm, reason *C.char) C.goccl_result {
-	return export("refuse", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
+	return onComm("refuse", handle, func(c *commHandle) error {
 		c.comm.Refuse(text(reason))
 		return nil
 	})
@@ -187,11 +155,7 @@ func apiRefuse(handle C.goccl_comm, reason *C.char) C.goccl_result {
 
 //export apiAsyncError
 func apiAsyncError(handle C.goccl_comm) C.goccl_result {
-	return export("async_error", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
+	return onComm("async_error", handle, func(c *commHandle) error {
 		return c.comm.Err()
 	})
 }
@@ -200,26 +164,9 @@ func apiAsyncError(handle C.goccl_comm) C.goccl_result {
 func apiFailedRanks(
 	handle C.goccl_comm, ranks *C.int, size C.size_t, count *C.size_t,
 ) C.goccl_result {
-	return export("failed_ranks", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
-		if err := needs(count, "failed_ranks: count"); err != nil {
-			return err
-		}
-		if size > 0 {
-			if err := needs(ranks, "failed_ranks: ranks"); err != nil {
-				return err
-			}
-		}
-		failed := c.comm.FailedRanks()
-		*count = C.size_t(len(failed))
-		to := unsafe.Slice(ranks, min(uint64(size), uint64(len(failed))))
-		for i := range to {
-			to[i] = C.int(failed[i])
-		}
-		return nil
+	return onComm("failed_ranks", handle, func(c *commHandle) error {
+		return putList("failed_ranks", "ranks", c.comm.FailedRanks(), ranks, size, count,
+			func(rank *int) C.int { return C.int(*rank) })
 	})
 }
 
@@ -228,6 +175,7 @@ func apiShutdown() C.goccl_result {
 	return export("shutdown", func() error {
 		for _, c := range allComms() {
 			if drop(c.number.Load()) {
+				c.abortTasks("goccl_shutdown() was called")
 				defer c.takeBack()
 			}
 		}
@@ -275,41 +223,21 @@ func apiMemStats(registered, given, taken *C.uint64_t) C.goccl_result {
 
 //export apiCommRank
 func apiCommRank(handle C.goccl_comm, rank *C.int) C.goccl_result {
-	return export("comm_rank", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
-		if err := needs(rank, "comm_rank: rank"); err != nil {
-			return err
-		}
-		*rank = C.int(c.comm.Rank())
-		return nil
+	return onComm("comm_rank", handle, func(c *commHandle) error {
+		return put(rank, "comm_rank: rank", C.int(c.comm.Rank()))
 	})
 }
 
 //export apiCommSize
 func apiCommSize(handle C.goccl_comm, size *C.int) C.goccl_result {
-	return export("comm_size", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
-		if err := needs(size, "comm_size: size"); err != nil {
-			return err
-		}
-		*size = C.int(c.comm.Size())
-		return nil
+	return onComm("comm_size", handle, func(c *commHandle) error {
+		return put(size, "comm_size: size", C.int(c.comm.Size()))
 	})
 }
 
 //export apiCommTransport
 func apiCommTransport(handle C.goccl_comm, peer C.int, name **C.char) C.goccl_result {
-	return export("comm_transport", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
+	return onComm("comm_transport", handle, func(c *commHandle) error {
 		if err := needs(name, "comm_transport: name"); err != nil {
 			return err
 		}
@@ -321,63 +249,48 @@ func apiCommTransport(handle C.goccl_comm, peer C.int, name **C.char) C.goccl_re
 	})
 }
 
-// staticName is C's copy of a name, which is valid for ever.
+// names are C's copies of the names of transports and algorithms, which are valid for ever.
+var names sync.Map
+
+// staticName is C's copy of a name.
 func staticName(name string) *C.char {
-	var buffer [32]byte // a name is short; the rest are closing NULs
-	copy(buffer[:len(buffer)-1], name)
-	return C.api_static_name((*C.char)(unsafe.Pointer(&buffer)))
+	if known, ok := names.Load(name); ok {
+		return known.(*C.char)
+	}
+	copied := C.CString(name)
+	known, other := names.LoadOrStore(name, copied)
+	if other {
+		C.free(unsafe.Pointer(copied))
+	}
+	return known.(*C.char)
 }
 
 //export apiCommDescribe
 func apiCommDescribe(
 	handle C.goccl_comm, json *C.char, size C.size_t, needed *C.size_t,
 ) C.goccl_result {
-	return export("comm_describe", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
+	return onComm("comm_describe", handle, func(c *commHandle) error {
 		return giveJSON("comm_describe", c.comm.Describe(), json, size, needed)
 	})
 }
 
 //export apiCommSequence
 func apiCommSequence(handle C.goccl_comm, sequence *C.uint64_t) C.goccl_result {
-	return export("comm_sequence", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
-		if err := needs(sequence, "comm_sequence: sequence"); err != nil {
-			return err
-		}
-		*sequence = C.uint64_t(c.comm.Sequence())
-		return nil
+	return onComm("comm_sequence", handle, func(c *commHandle) error {
+		return put(sequence, "comm_sequence: sequence", C.uint64_t(c.comm.Sequence()))
 	})
 }
 
 //export apiCommAlgorithm
 func apiCommAlgorithm(handle C.goccl_comm, sequence C.uint64_t, name **C.char) C.goccl_result {
-	return export("comm_algorithm", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
-		if err := needs(name, "comm_algorithm: name"); err != nil {
-			return err
-		}
-		*name = staticName(c.comm.Algorithm(uint64(sequence)))
-		return nil
+	return onComm("comm_algorithm", handle, func(c *commHandle) error {
+		return put(name, "comm_algorithm: name", staticName(c.comm.Algorithm(uint64(sequence))))
 	})
 }
 
 //export apiCommSetTimeout
 func apiCommSetTimeout(handle C.goccl_comm, timeout C.int64_t) C.goccl_result {
-	return export("comm_set_timeout", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
+	return onComm("comm_set_timeout", handle, func(c *commHandle) error {
 		if timeout <= 0 {
 			return invalid("comm_set_timeout: timeout_ms", timeout, "it must be positive")
 		}
@@ -424,39 +337,35 @@ func apiCarryOn(a *C.api_operation, call *C.goccl_call, handle *C.goccl_work) C.
 		}
 		c, err := comm(a.comm)
 		var o core.Operation
-		var options core.CallOptions
+		var s start
 		if err == nil {
 			o, err = operation(a, c.comm.Rank(), c.comm.Size())
 		}
 		if err == nil {
-			options, _, err = callOptions(call, handle) // by the fast path go none that name a schedule
+			s, err = startOf(call, handle) // by the fast path go none that name a schedule
 		}
 		if err != nil {
 			exec.LeaveStale(unsafe.Pointer(a.begun))
 			return err
 		}
-		w, err := c.comm.CarryOn(options, o)
+		w, err := c.comm.CarryOn(s.CallOptions, o)
 		if err != nil {
 			return err
 		}
-		return finish(options, w, handle, o)
+		return s.finish(c.comm, w, handle, o)
 	})
 }
 
 //export apiGroupStart
 func apiGroupStart(handle C.goccl_comm, thread C.uint64_t) C.goccl_result {
-	return export("group_start", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
+	return onComm("group_start", handle, func(c *commHandle) error {
 		return c.startBatch(thread)
 	})
 }
 
 //export apiGroupEnd
 func apiGroupEnd(
-	handle C.goccl_comm, thread C.uint64_t, call *C.goccl_call, work *C.goccl_work, ended *C.int,
+	handle C.goccl_comm, thread C.uint64_t, call *C.goccl_call, work *C.goccl_work,
 ) C.goccl_result {
 	return export("group_end", func() error {
 		if work != nil {
@@ -466,15 +375,25 @@ func apiGroupEnd(
 		if err != nil {
 			return err
 		}
-		b, err := c.endBatch(thread)
+		b, err := c.endBatch(thread, "group_end")
 		if err != nil {
 			return err
 		}
-		*ended = 1
 		if b.refused != nil {
 			return c.comm.RefuseStart(b.refused, b.operations...)
 		}
 		return c.run(call, work, b.operations...)
+	})
+}
+
+//export apiGroupDrop
+func apiGroupDrop(handle C.goccl_comm, thread C.uint64_t, reason *C.char) C.goccl_result {
+	return onComm("group_drop", handle, func(c *commHandle) error {
+		b, err := c.endBatch(thread, "group_drop")
+		if err == nil && collectives(b.operations) > 0 {
+			c.comm.Refuse(text(reason))
+		}
+		return err
 	})
 }
 

@@ -4,7 +4,8 @@
  * Model
  *   A communicator joins `size` ranks. Every rank calls the same collectives in the same order.
  *   A collective is started by goccl_<name>(), which returns at once with a work handle, or, where
- *   the `work` argument is NULL, blocks until the collective has ended.
+ *   the `work` argument is NULL, blocks until the collective has ended. Other calls that take long
+ *   block, and have forms that return works, too: see goccl_init_async().
  *
  * Units
  *   `count` is a number of elements of `dtype`, never of bytes. Times are milliseconds. A timeout
@@ -35,9 +36,9 @@
  * Handles
  *   A handle is an opaque number, and is given out once only. One that is stale, forged or of
  *   another type is answered with GOCCL_INVALID_HANDLE. After fork() the child is answered
- *   GOCCL_FORKED by every function; goccl_destroy(), goccl_abort(), goccl_refuse(),
- *   goccl_work_free() and goccl_shutdown() do nothing there and return GOCCL_OK. A child that calls
- *   exec loads the library anew and may use it.
+ *   GOCCL_FORKED by every function, but goccl_destroy(), goccl_abort(), goccl_refuse(),
+ *   goccl_group_drop(), goccl_work_free() and goccl_shutdown() do nothing there and return
+ *   GOCCL_OK. A child that calls exec loads the library anew and may use it.
  *
  * Limits
  *   The library ends a process that has no 1.7 GiB of address space or no 12 threads left for it at
@@ -637,7 +638,8 @@ goccl_result goccl_work_error(goccl_work work, char *text, size_t size);
 /* The rank that a finished receive came from, for goccl_recv() with GOCCL_ANY_SOURCE. */
 goccl_result goccl_work_source(goccl_work work, int *rank);
 
-/* Gives the handle back. The work itself goes on if it has not ended. */
+/* Gives the handle back. The work itself goes on if it has not ended, but see goccl_init_async().
+ */
 goccl_result goccl_work_free(goccl_work work);
 
 /* Leaves in *n with how many ranks' contributions the collectives of a work have ended: the size of
@@ -646,6 +648,56 @@ goccl_result goccl_work_free(goccl_work work);
  * GOCCL_INVALID_ARGUMENT for a work that has not ended well, and for one without collectives.
  * Thread-safe. */
 goccl_result goccl_work_contributors(goccl_work work, int *n);
+
+/* ---- calls that take long, as works -------------------------------------------------------- */
+
+/* goccl_init() as a work. Each of the functions goccl_<name>_async() is goccl_<name>() that returns
+ * at once and leaves a work in *work. It ends when goccl_<name>() would return, and with the same
+ * result. All functions of works serve it but goccl_work_source() and goccl_work_contributors().
+ * Where `work` is NULL the function blocks, as goccl_<name>() does.
+ *
+ * - Arguments: numbers, texts, lists and structs are copied before it returns. What is wrong with
+ *   them it returns itself, or the work tells, where other ranks are told first. The models of
+ *   goccl_checkpoint_async() are not copied: as buffers of collectives, they must stay as they are
+ *   until the work has ended, also after goccl_work_free().
+ * - Results are written to where the arguments point before anybody can see that the work has ended
+ *   well. *comm, *child and *shrunk are 0 until then. That memory must be there until the work has
+ *   ended, or goccl_work_free() has been given it before: then nothing is written any more, and a
+ *   communicator that is made nonetheless is destroyed.
+ * - Order: on one communicator they are carried out in the order of their calls, and so is a
+ *   blocking call that follows them. Start no collective there from such a call until its work has
+ *   ended: ranks would not agree on which comes first, and may get GOCCL_MISMATCH.
+ * - The end: goccl_abort() of the communicator ends them with GOCCL_ABORTED on this rank. So does
+ *   goccl_destroy(), which waits for what is under way, and goccl_shutdown(). Works stay valid.
+ * - goccl_work_free() of a goccl_init_async() or goccl_comm_join_async() that has not ended gives
+ *   it up. It waits a second at most for a function of config.store that runs: until that has
+ *   returned `context` must stay valid. The other calls go on, as other ranks wait for this one.
+ *
+ * Thread-safe. A thread that is to look at signals waits in slices of time. Like MPIX_Comm_ishrink
+ * and MPIX_Comm_iagree of ULFM. */
+goccl_result goccl_init_async(goccl_comm *comm, const goccl_config *config, goccl_work *work);
+
+/* As works: see goccl_init_async(). */
+goccl_result goccl_split_async(goccl_comm comm, int color, int key, goccl_comm *child,
+                               goccl_work *work);
+goccl_result goccl_renew_async(goccl_comm comm, goccl_work *work);
+goccl_result goccl_comm_recover_async(goccl_comm comm, int64_t timeout_ms, goccl_work *work);
+goccl_result goccl_comm_grow_async(goccl_comm comm, int n, int64_t timeout_ms, goccl_work *work);
+goccl_result goccl_comm_join_async(goccl_comm *comm, const goccl_config *config,
+                                   const char *const *handles, int n, goccl_work *work);
+goccl_result goccl_comm_shrink_async(goccl_comm comm, const int *exclude, int n, int flags,
+                                     goccl_comm *shrunk, goccl_work *work);
+goccl_result goccl_comm_agree_async(goccl_comm comm, uint64_t *flags, goccl_work *work);
+goccl_result goccl_comm_reconfigure_async(goccl_comm comm, const char *uuid,
+                                          const char *const *handles, int n, int ordered,
+                                          int64_t timeout_ms, goccl_work *work);
+goccl_result goccl_checkpoint_async(goccl_comm comm, const void *global_model, size_t global_size,
+                                    const void *local_model, size_t local_size, int replicas,
+                                    goccl_work *work);
+goccl_result goccl_load_checkpoint_async(goccl_comm comm, uint64_t *version,
+                                         const void **global_model, size_t *global_size,
+                                         const void **local_model, size_t *local_size,
+                                         goccl_work *work);
 
 /* ---- collectives -------------------------------------------------------------------------- */
 
@@ -668,6 +720,13 @@ typedef struct {
    *                 9 ranks on several hosts; of 16 chunks or more from all at once among ranks of
    *                 one host that do not share memory and outnumber its CPUs. */
   const char *alltoall_schedule;
+  /* Where a start that succeeds leaves what it knows, before it returns; each may be NULL.
+   * *sequence: as goccl_comm_sequence(), the number of the work's last collective; of a work
+   * without collectives that of the last one before it. */
+  uint64_t *sequence;
+  /* As goccl_work_contributors(), of a work that the call has seen end: where it has blocked, or
+   * has left GOCCL_WORK_DONE. 0 of another work, and of one without collectives. */
+  int *contributors;
 } goccl_call;
 
 /* out[i] = op over all ranks' in[i]; `count` elements. `factor` points to one element, used by
@@ -785,6 +844,10 @@ goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dty
  * the batch, which then takes one place in the order of collectives. */
 goccl_result goccl_group_start(goccl_comm comm);
 goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work *work);
+
+/* Ends a batch of this thread without starting it. Where it has collectives peers are told, as by
+ * goccl_refuse() with that reason, which may be NULL: they would wait for them. Never blocks. */
+goccl_result goccl_group_drop(goccl_comm comm, const char *reason);
 
 #ifdef __cplusplus
 }

@@ -4,6 +4,7 @@ package main
 import "C"
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -14,69 +15,70 @@ import (
 )
 
 //export apiCommJoin
-func apiCommJoin(to *C.goccl_comm, from *C.goccl_config, handles **C.char, n C.int) C.goccl_result {
+func apiCommJoin(
+	to *C.goccl_comm, from *C.goccl_config, handles **C.char, n C.int, work *C.goccl_work,
+) C.goccl_result {
 	return export("comm_join", func() error {
-		settle()
-		if err := needs(to, "comm_join: comm"); err != nil {
-			return err
+		if work != nil {
+			*work = 0
 		}
-		if err := needs(from, "comm_join: config"); err != nil {
-			return err
-		}
-		in, err := takeStruct(from, leastConfig, "config")
-		if err != nil {
+		if err := cmp.Or(needs(to, "comm_join: comm"), needs(from, "comm_join: config")); err != nil {
 			return err
 		}
 		members, err := handlesOf(handles, n, "comm_join")
 		if err != nil {
 			return err
 		}
-		c := configOf(in)
-		if c.Timeout == 0 {
-			c.Timeout = core.DefaultTimeout
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), c.Timeout)
-		defer cancel()
-		ctx, cancel = process.Until(ctx)
-		defer cancel()
-		if n == 0 && getenv(core.EnvJoin) == "" {
-			done, err := seekMembers(ctx, &c, in)
-			if err != nil {
-				return err
-			}
-			defer done()
-		}
-		made, err := process.Join(ctx, c, members)
+		g, err := take(from)
 		if err != nil {
+			g.drop()
 			return err
 		}
-		*to = give(made)
-		return nil
+		return begin("comm_join", nil, work, g.drop, func(t *task) error {
+			made, err := g.join(t.ctx, members)
+			if err == nil {
+				t.makes(to, made)
+			}
+			return err
+		})
 	})
 }
 
-// seekMembers fills in where members are named. The caller calls done when it has read it.
-func seekMembers(ctx context.Context, c *core.Config, in C.goccl_config) (done func(), err error) {
-	done = func() {}
-	switch {
-	case meetsAtEtcd():
-		return done, nameMeeting(c, unsafe.Pointer(in.unique_id))
-	case in.unique_id != nil && in.store != nil:
-		return nil, errorf(codeInvalidArgument, "comm_join: config.unique_id and config.store are both "+
-			"given, one of them is allowed")
-	case in.store != nil:
-		s, err := newStore(in.store)
+// join is goccl_comm_join.
+func (g *given) join(ctx context.Context, members []string) (*core.Comm, error) {
+	defer g.drop()
+	g.Timeout, g.GlobalRanks = cmp.Or(g.Timeout, core.DefaultTimeout), nil
+	ctx, cancel := g.limit(ctx)
+	defer cancel()
+	c := g.Config
+	if len(members) == 0 && getenv(core.EnvJoin) == "" {
+		done, err := g.seekMembers(ctx, &c)
 		if err != nil {
 			return nil, err
 		}
-		c.Store = s
-		return func() { _ = s.Close() }, nil
-	case in.unique_id != nil:
-		id := *(*[bootstrap.IDSize]byte)(unsafe.Pointer(in.unique_id))
-		if _, err := bootstrap.IDSecret(id); err != nil {
+		defer done()
+	}
+	return process.Join(ctx, c, members)
+}
+
+// seekMembers fills in where members are named. The caller calls done when it has read it.
+func (g *given) seekMembers(ctx context.Context, c *core.Config) (done func(), err error) {
+	done = func() {}
+	switch {
+	case meetsAtEtcd():
+		return done, nameMeeting(c, g.id)
+	case g.fields.unique_id != nil && g.fields.store != nil:
+		return nil, errorf(codeInvalidArgument, "comm_join: config.unique_id and config.store are both "+
+			"given, one of them is allowed")
+	case g.storeErr != nil:
+		return nil, g.storeErr
+	case g.store != nil:
+		c.Store = g.store
+	case g.id != nil:
+		if _, err := bootstrap.IDSecret(*g.id); err != nil {
 			return nil, errorf(codeInvalidArgument, "comm_join: config.unique_id: %v", err)
 		}
-		s, closer, err := bootstrap.DialRoot(ctx, id)
+		s, closer, err := bootstrap.DialRoot(ctx, *g.id)
 		switch {
 		case errors.Is(err, core.ErrAborted):
 			return nil, errorf(C.GOCCL_ABORTED, "comm_join: %v", err)
@@ -87,33 +89,22 @@ func seekMembers(ctx context.Context, c *core.Config, in C.goccl_config) (done f
 			return nil, errorf(C.GOCCL_SYSTEM, "comm_join: config.unique_id: %v", err)
 		}
 		c.Store = s
-		return func() { _ = closer.Close() }, nil
+		done = func() { _ = closer.Close() }
 	}
 	return done, nil
 }
 
 //export apiCommJoining
 func apiCommJoining(handle C.goccl_comm, n *C.int) C.goccl_result {
-	return export("comm_joining", func() error {
-		c, err := comm(handle)
-		if err == nil {
-			err = needs(n, "comm_joining: n")
-		}
-		if err == nil {
-			*n = C.int(c.comm.Joining())
-		}
-		return err
+	return onComm("comm_joining", handle, func(c *commHandle) error {
+		return put(n, "comm_joining: n", C.int(c.comm.Joining()))
 	})
 }
 
 //export apiCommPublish
 func apiCommPublish(handle C.goccl_comm, uniqueID *C.goccl_unique_id,
 	callbacks *C.goccl_store) C.goccl_result {
-	return export("comm_publish", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
+	return onComm("comm_publish", handle, func(c *commHandle) error {
 		switch {
 		case meetsAtEtcd():
 			return c.comm.Publish(nil)

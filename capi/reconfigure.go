@@ -4,6 +4,7 @@ package main
 import "C"
 
 import (
+	"context"
 	"unsafe"
 
 	"github.com/goccl/goccl/core/bootstrap"
@@ -13,11 +14,7 @@ import (
 func apiCommHandle(
 	handle C.goccl_comm, to *C.char, size C.size_t, needed *C.size_t,
 ) C.goccl_result {
-	return export("comm_handle", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
+	return onComm("comm_handle", handle, func(c *commHandle) error {
 		if size > 0 {
 			if err := needs(to, "comm_handle: handle"); err != nil {
 				return err
@@ -37,22 +34,16 @@ func apiCommHandle(
 
 //export apiCommReconfigure
 func apiCommReconfigure(handle C.goccl_comm, uuid *C.char, handles **C.char, n, ordered C.int,
-	timeout C.int64_t) C.goccl_result {
-	return export("comm_reconfigure", func() error {
-		c, err := comm(handle)
-		if err != nil {
-			return err
-		}
+	timeout C.int64_t, work *C.goccl_work) C.goccl_result {
+	return onLong("comm_reconfigure", handle, work, func(c *commHandle) (longCall, error) {
 		members, err := handlesOf(handles, n, "comm_reconfigure")
 		if err != nil {
-			return err
+			return nil, err
 		}
-		ctx, cancel, err := within(timeout, "comm_reconfigure")
-		if err != nil {
-			return err
-		}
-		defer cancel()
-		return c.comm.Reconfigure(ctx, text(uuid), members, ordered != 0)
+		name := text(uuid)
+		return within(timeout, "comm_reconfigure", func(ctx context.Context) error {
+			return c.comm.Reconfigure(ctx, name, members, ordered != 0)
+		})
 	})
 }
 

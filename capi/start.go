@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/goccl/goccl/core"
@@ -20,11 +21,13 @@ type commHandle struct {
 	issued
 	comm *core.Comm
 
-	recording atomic.Int32 // batches that are being recorded
-	mu        sync.Mutex
-	batches   map[C.uint64_t]*batch // by thread
-	loaded    runtime.Pinner        // models of the last checkpoint that was loaded
-	orphans   []core.Orphan         // of that
+	recording  atomic.Int32 // batches that are being recorded
+	mu         sync.Mutex
+	batches    map[C.uint64_t]*batch // by thread
+	loaded     runtime.Pinner        // models of the last checkpoint that was loaded
+	orphans    []core.Orphan         // of that
+	destroyed  bool                  // nothing is lent any more
+	background *task                 // that was begun last in the background; nil: none
 }
 
 // batch is what a thread has called between goccl_group_start() and goccl_group_end().
@@ -36,8 +39,17 @@ type batch struct {
 // workHandle is what a goccl_work names.
 type workHandle struct {
 	issued
-	work     *core.Work
+	work     ender
 	callback atomic.Bool // one has been given
+}
+
+// ender is what a work is: a *core.Work or a *task.
+type ender interface {
+	Test() (done bool, err error)
+	Wait(timeout time.Duration) (done bool, err error)
+	OnDone(f func(error))
+	Source() int
+	Contributors() int
 }
 
 // batchOf is the batch that a thread is recording on a communicator, or nil.
@@ -65,13 +77,13 @@ func (c *commHandle) startBatch(thread C.uint64_t) error {
 	return nil
 }
 
-func (c *commHandle) endBatch(thread C.uint64_t) (*batch, error) {
+func (c *commHandle) endBatch(thread C.uint64_t, function string) (*batch, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	b := c.batches[thread]
 	if b == nil {
-		return nil, errorf(codeInvalidArgument, "group_end: this thread has started no batch on this "+
-			"communicator, call goccl_group_start() first")
+		return nil, errorf(codeInvalidArgument, "%s: this thread has started no batch on this "+
+			"communicator, call goccl_group_start() first", function)
 	}
 	delete(c.batches, thread)
 	c.recording.Add(-1)
@@ -211,25 +223,41 @@ func (s *singles) blocks(
 // leastCall is what the first version of goccl_call had to have.
 const leastCall = unsafe.Offsetof(C.goccl_call{}.wait_soon)
 
-// callOptions says how a call is to be made, and an all-to-all in it; one that wants no handle
-// waits.
-func callOptions(call *C.goccl_call, work *C.goccl_work) (
-	o core.CallOptions, schedule plan.Schedule, err error,
-) {
-	o.WaitSoon = work == nil
+// start is how a call is made, as its caller says, and where its results go.
+type start struct {
+	core.CallOptions
+	schedule     plan.Schedule
+	sequence     *C.uint64_t
+	contributors *C.int
+}
+
+// startOf reads how a call is to be made; one that wants no handle waits.
+func startOf(call *C.goccl_call, work *C.goccl_work) (s start, err error) {
+	s.WaitSoon = work == nil
 	if call == nil {
-		return o, schedule, nil
+		return s, nil
 	}
 	c, err := takeStruct(call, leastCall, "call")
 	if err != nil {
-		return o, schedule, err
+		return s, err
 	}
-	if schedule, err = plan.ParseSchedule(text(c.alltoall_schedule)); err != nil {
-		return o, schedule, errorf(codeInvalidArgument, "call.alltoall_schedule is %v", err)
+	if s.schedule, err = plan.ParseSchedule(text(c.alltoall_schedule)); err != nil {
+		return s, errorf(codeInvalidArgument, "call.alltoall_schedule is %v", err)
 	}
-	o.Timeout = milliseconds(c.timeout_ms)
-	o.WaitSoon = o.WaitSoon || c.wait_soon != 0
-	return o, schedule, nil
+	s.Timeout = milliseconds(c.timeout_ms)
+	s.WaitSoon = s.WaitSoon || c.wait_soon != 0
+	s.sequence, s.contributors = c.sequence, c.contributors
+	return s, nil
+}
+
+// collectives is how many operations have a place in the order of collectives.
+func collectives(operations []core.Operation) (n int) {
+	for i := range operations {
+		if !operations[i].PointToPoint() {
+			n++
+		}
+	}
+	return n
 }
 
 // hasSource tells whether the work will be asked where it came from.
@@ -239,33 +267,51 @@ func hasSource(o core.Operation) bool { return o.Collective == plan.Recv }
 func (c *commHandle) run(
 	call *C.goccl_call, work *C.goccl_work, operations ...core.Operation,
 ) error {
-	o, schedule, err := callOptions(call, work)
+	s, err := startOf(call, work)
 	if err != nil {
 		return c.comm.RefuseStart(err, operations...)
 	}
 	for i := range operations {
-		operations[i].Schedule = schedule
+		operations[i].Schedule = s.schedule
 	}
-	w, err := c.comm.Start(o, operations...)
+	w, err := c.comm.Start(s.CallOptions, operations...)
 	if err != nil {
 		return err
 	}
-	return finish(o, w, work, operations...)
+	return s.finish(c.comm, w, work, operations...)
 }
 
-// finish gives out a handle or, where none is wanted, waits.
-func finish(
-	o core.CallOptions, w *core.Work, work *C.goccl_work, operations ...core.Operation,
+// finish gives out a handle or, where none is wanted, waits. It tells the results of the start.
+func (s *start) finish(
+	c *core.Comm, w *core.Work, work *C.goccl_work, operations ...core.Operation,
 ) error {
-	if work == nil {
-		_, err := w.Wait(-1)
-		return err
+	sequence := uint64(0)
+	if s.sequence != nil {
+		sequence = c.Sequence()
+		if n := collectives(operations); n > 0 {
+			sequence = w.Parts()[n-1].Message.Sequence
+		}
 	}
-	if done, err := w.Test(); done && err == nil && o.WaitSoon &&
+	ended := work == nil
+	if ended {
+		if _, err := w.Wait(-1); err != nil {
+			return err
+		}
+	} else if done, err := w.Test(); done && err == nil && s.WaitSoon &&
 		!slices.ContainsFunc(operations, hasSource) {
+		ended = true // *work is GOCCL_WORK_DONE
 		C.api_keep_contributors(C.int(w.Contributors()))
-		return nil // *work is GOCCL_WORK_DONE
+	} else {
+		*work = C.goccl_work(save(&workHandle{work: w}))
 	}
-	*work = C.goccl_work(save(&workHandle{work: w}))
+	if s.sequence != nil {
+		*s.sequence = C.uint64_t(sequence)
+	}
+	if s.contributors != nil {
+		*s.contributors = 0
+		if ended {
+			*s.contributors = C.int(w.Contributors())
+		}
+	}
 	return nil
 }

@@ -11,11 +11,7 @@ import (
 
 //export apiWorkTest
 func apiWorkTest(handle C.goccl_work) C.goccl_result {
-	return export("work_test", func() error {
-		w, err := work(handle)
-		if err != nil {
-			return err
-		}
+	return onWork("work_test", handle, func(w *workHandle) error {
 		return ended(w.work.Test())
 	})
 }
@@ -30,11 +26,7 @@ func ended(done bool, err error) error {
 
 //export apiWorkWait
 func apiWorkWait(handle C.goccl_work, timeout C.int64_t) C.goccl_result {
-	return export("work_wait", func() error {
-		w, err := work(handle)
-		if err != nil {
-			return err
-		}
+	return onWork("work_wait", handle, func(w *workHandle) error {
 		if timeout < C.GOCCL_NO_TIMEOUT {
 			return invalid("work_wait: timeout_ms", timeout,
 				"allowed are 0 and more, and GOCCL_NO_TIMEOUT (%d)", C.GOCCL_NO_TIMEOUT)
@@ -47,11 +39,7 @@ func apiWorkWait(handle C.goccl_work, timeout C.int64_t) C.goccl_result {
 func apiWorkOnDone(
 	handle C.goccl_work, callback C.goccl_callback, context unsafe.Pointer,
 ) C.goccl_result {
-	return export("work_on_done", func() error {
-		w, err := work(handle)
-		if err != nil {
-			return err
-		}
+	return onWork("work_on_done", handle, func(w *workHandle) error {
 		if callback == nil {
 			return invalid("work_on_done: callback", "NULL", "it must be a function")
 		}
@@ -66,11 +54,7 @@ func apiWorkOnDone(
 
 //export apiWorkError
 func apiWorkError(handle C.goccl_work, text *C.char, size C.size_t) C.goccl_result {
-	return export("work_error", func() error {
-		w, err := work(handle)
-		if err != nil {
-			return err
-		}
+	return onWork("work_error", handle, func(w *workHandle) error {
 		if size > 0 {
 			if err := needs(text, "work_error: text"); err != nil {
 				return err
@@ -87,11 +71,7 @@ func apiWorkError(handle C.goccl_work, text *C.char, size C.size_t) C.goccl_resu
 
 //export apiWorkSource
 func apiWorkSource(handle C.goccl_work, rank *C.int) C.goccl_result {
-	return export("work_source", func() error {
-		w, err := work(handle)
-		if err != nil {
-			return err
-		}
+	return onWork("work_source", handle, func(w *workHandle) error {
 		if err := needs(rank, "work_source: rank"); err != nil {
 			return err
 		}
@@ -107,11 +87,7 @@ func apiWorkSource(handle C.goccl_work, rank *C.int) C.goccl_result {
 
 //export apiWorkContributors
 func apiWorkContributors(handle C.goccl_work, n *C.int) C.goccl_result {
-	return export("work_contributors", func() error {
-		w, err := work(handle)
-		if err != nil {
-			return err
-		}
+	return onWork("work_contributors", handle, func(w *workHandle) error {
 		if err := needs(n, "work_contributors: n"); err != nil {
 			return err
 		}
@@ -126,12 +102,12 @@ func apiWorkContributors(handle C.goccl_work, n *C.int) C.goccl_result {
 
 //export apiWorkFree
 func apiWorkFree(handle C.goccl_work) C.goccl_result {
-	return export("work_free", func() error {
-		if _, err := work(handle); err != nil {
-			return err
-		}
+	return onWork("work_free", handle, func(w *workHandle) error {
 		if !drop(uint64(handle)) {
 			return badHandle(uint64(handle), "work")
+		}
+		if t, ok := w.work.(*task); ok {
+			t.free()
 		}
 		return nil
 	})

@@ -4,6 +4,7 @@
 package rdma
 
 /*
+#cgo CFLAGS: -fvisibility=hidden
 #cgo LDFLAGS: -ldl
 #include <stdlib.h>
 #include "device.h"

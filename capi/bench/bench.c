@@ -16,8 +16,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../dtypes.h"
-
 #define VISIBLE __attribute__((visibility("default")))
 
 static void relax(void) {
@@ -351,15 +349,13 @@ VISIBLE const char *goccl_bench_measure(goccl_comm comm, const goccl_bench_loop 
   if (loop == NULL || loop->collective == NULL || us == NULL) {
     return failed("loop, loop->collective and us must not be NULL");
   }
-  if ((unsigned)loop->dtype >= GOCCL_DTYPE_COUNT) {
-    return failed("dtype is %d, allowed are 0 to %d", (int)loop->dtype, GOCCL_DTYPE_COUNT - 1);
-  }
+  if (loop->element == 0) return failed("element is 0, it must be the size of the dtype");
   size_t chosen = 0, known = sizeof collectives / sizeof *collectives;
   while (chosen < known && strcmp(loop->collective, collectives[chosen].name) != 0) chosen++;
   if (chosen == known) {
     return failed("collective is \"%.64s\", which is none", loop->collective);
   }
-  b.size = dtype_size[loop->dtype];
+  b.size = loop->element;
   size_t ranks = (size_t)b.ranks;
   b.in = malloc(ranks * 2 * (sizeof *b.in + sizeof *b.in_counts));
   if (b.in == NULL) return failed("out of memory");

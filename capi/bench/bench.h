@@ -29,6 +29,7 @@ typedef struct {
   void *meeting;
   int64_t meeting_ms; /* for how long they wait there for each other */
   int twice;          /* each call is made twice, and the second one is timed */
+  size_t element;     /* bytes of an element of dtype */
 } goccl_bench_loop;
 
 /* Makes `iterations` blocking calls, which sum where they reduce and have root 0. us[i]: how long

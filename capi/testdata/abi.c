@@ -4,40 +4,36 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "goccl.h"
+#include "abi.h"
 
-static void fail(int line, const char *format, ...) {
+void fail(const char *file, int line, const char *format, ...) {
   va_list args;
   va_start(args, format);
-  fprintf(stderr, "abi.c:%d: ", line);
+  fprintf(stderr, "%s:%d: ", file, line);
   vfprintf(stderr, format, args);
   fprintf(stderr, "\n");
   va_end(args);
   exit(1);
 }
 
-#define TRUE(x)                                 \
-  do {                                          \
-    if (!(x)) fail(__LINE__, "not so: %s", #x); \
-  } while (0)
-
-/* Each failure has a detail with its kind and its text. What has failed is the function, unless the
- * failure is a communicator's. */
-static void expect_detail(int line, goccl_result got, const char *call) {
+/* Each failure has a detail with its kind and its text. What has failed is the function, in either
+ * of its forms, unless the failure is a communicator's. */
+static void expect_detail(const char *file, int line, goccl_result got, const char *call) {
   const char *detail = goccl_last_error_detail();
   const size_t prefix = strlen("goccl_");
-  char begins[256];
+  char begins[256], name[64];
+  snprintf(name, sizeof name, "%.*s", (int)(strcspn(call, "(") - prefix), call + prefix);
+  char *form = strstr(name, "_async");
+  if (form != NULL && form[strlen("_async")] == '\0') *form = '\0';
   int size =
       snprintf(begins, sizeof begins, "{\"kind\":\"%s\",\"group\":\"", goccl_result_string(got));
   if (strncmp(detail, begins, (size_t)size) == 0 && detail[size] == '"') {
-    snprintf(begins + size, sizeof begins - (size_t)size,
-             "\",\"operation\":\"%.*s\",\"sequence\":0,", (int)(strcspn(call, "(") - prefix),
-             call + prefix);
+    snprintf(begins + size, sizeof begins - (size_t)size, "\",\"operation\":\"%s\",\"sequence\":0,",
+             name);
   }
   const char *text = strstr(detail, ",\"text\":\"");
   char words[16]; /* which need no escapes */
@@ -46,29 +42,19 @@ static void expect_detail(int line, goccl_result got, const char *call) {
   if (strncmp(detail, begins, strlen(begins)) != 0 || text == NULL || words[0] == '\0' ||
       strncmp(text + strlen(",\"text\":\""), words, strlen(words)) != 0 ||
       strcmp(detail + strlen(detail) - 2, "\"}") != 0)
-    fail(line, "the detail of %s (%s) is %s, not %s...", call, goccl_last_error(), detail, begins);
+    fail(file, line, "the detail of %s (%s) is %s, not %s...", call, goccl_last_error(), detail,
+         begins);
 }
 
-static void expect(int line, goccl_result want, goccl_result got, const char *call) {
+void expect(const char *file, int line, goccl_result want, goccl_result got, const char *call) {
   if (want != got) {
-    fail(line, "%s: %s (%s), not %s", call, goccl_result_string(got), goccl_last_error(),
+    fail(file, line, "%s: %s (%s), not %s", call, goccl_result_string(got), goccl_last_error(),
          goccl_result_string(want));
   }
-  if (got != GOCCL_OK && got != GOCCL_IN_PROGRESS) expect_detail(line, got, call);
+  if (got != GOCCL_OK && got != GOCCL_IN_PROGRESS) expect_detail(file, line, got, call);
 }
 
-#define OK(call) expect(__LINE__, GOCCL_OK, call, #call)
-#define GIVES(code, call) expect(__LINE__, code, call, #call)
-/* A call that is refused with a message that holds the given words. */
-#define REFUSED(code, words, call)                                                             \
-  do {                                                                                         \
-    GIVES(code, call);                                                                         \
-    if (strstr(goccl_last_error(), words) == NULL)                                             \
-      fail(__LINE__, "the message of %s is \"%s\", without \"%s\"", #call, goccl_last_error(), \
-           words);                                                                             \
-  } while (0)
-
-static goccl_comm alone(void) {
+goccl_comm alone(void) {
   goccl_config config = {.struct_size = sizeof config, .rank = 0, .size = 1};
   goccl_comm comm;
   OK(goccl_init(&comm, &config));
@@ -102,8 +88,8 @@ static void *play(void *p) {
 
 static goccl_unique_id last_id; /* of the ranks that were started last without a store */
 
-static void on_ranks(int size, int64_t timeout_ms, const goccl_store *store,
-                     void (*body)(goccl_comm, int, int)) {
+void on_ranks(int size, int64_t timeout_ms, const goccl_store *store,
+              void (*body)(goccl_comm, int, int)) {
   goccl_unique_id id;
   if (store == NULL) OK(goccl_get_unique_id(&id));
   if (store == NULL) last_id = id;
@@ -115,8 +101,6 @@ static void on_ranks(int size, int64_t timeout_ms, const goccl_store *store,
   }
   for (int r = 0; r < size; r++) TRUE(pthread_join(threads[r], NULL) == 0);
 }
-
-enum { PATIENCE = 60000 };
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
@@ -650,6 +634,100 @@ static void works(goccl_comm comm, int rank, int size) {
   OK(goccl_group_start(comm));
   OK(goccl_group_end(comm, NULL, NULL));
   OK(goccl_barrier(comm, NULL, NULL));
+}
+
+/* What a start tells: the same in Go, by the fast path, and of a caller that waits. */
+static void told(goccl_comm comm, int rank, int size) {
+  enum { WAITED, SOON, ASYNC, WAYS };
+  uint64_t sequence = 7, before = 0;
+  int contributors = 7, out = 0, got = -1;
+  goccl_work work;
+  goccl_call call = {.struct_size = sizeof call};
+  call.sequence = &sequence;
+  call.contributors = &contributors;
+  int to = (rank + 1) % size, from = (rank + size - 1) % size;
+  for (int i = 0; i < 100 * WAYS; i++) {
+    int way = i % WAYS;
+    call.wait_soon = way == SOON;
+    work = GOCCL_WORK_DONE;
+    OK(goccl_allreduce(comm, &rank, &out, 1, GOCCL_INT32, GOCCL_SUM, NULL, &call,
+                       way == WAITED ? NULL : &work));
+    TRUE(sequence == ++before);
+    TRUE(contributors == (work == GOCCL_WORK_DONE ? size : 0));
+    OK(goccl_work_wait(work, PATIENCE));
+    OK(goccl_work_free(work));
+    TRUE(out == size * (size - 1) / 2);
+
+    contributors = 7;
+    OK(goccl_group_start(comm));
+    OK(goccl_send(comm, &rank, 1, GOCCL_INT32, to, 0, NULL, NULL));
+    OK(goccl_recv(comm, &got, 1, GOCCL_INT32, from, 0, NULL, NULL));
+    if (way == ASYNC) { /* three collectives in one */
+      OK(goccl_barrier(comm, NULL, NULL));
+      OK(goccl_allreduce(comm, &rank, &out, 1, GOCCL_INT32, GOCCL_MAX, NULL, NULL, NULL));
+      OK(goccl_barrier(comm, NULL, NULL));
+      before += 3;
+    }
+    OK(goccl_group_end(comm, &call, NULL));
+    TRUE(sequence == before && got == from);
+    TRUE(contributors == (way == ASYNC ? size : 0));
+  }
+  /* An older caller has no such fields, and one may want neither. */
+  sequence = 7;
+  call.struct_size = offsetof(goccl_call, sequence);
+  for (int i = 0; i < 3; i++) OK(goccl_barrier(comm, &call, NULL));
+  call = (goccl_call){.struct_size = sizeof call};
+  OK(goccl_barrier(comm, &call, NULL));
+  TRUE(sequence == 7);
+  /* One that fails tells nothing. */
+  call.sequence = &sequence;
+  GIVES(GOCCL_INVALID_ARGUMENT, goccl_broadcast(comm, NULL, 1, GOCCL_INT32, 0, &call, NULL));
+  TRUE(sequence == 7);
+}
+
+/* A batch that is dropped is as if it had not been recorded; of collectives peers are told. */
+static void dropped(goccl_comm comm, int rank, int size) {
+  int out = 0, got = -1, to = (rank + 1) % size, from = (rank + size - 1) % size;
+  REFUSED(GOCCL_INVALID_ARGUMENT, "group_drop: this thread has started no batch",
+          goccl_group_drop(comm, NULL));
+  for (int i = 0; i < 50; i++) {
+    OK(goccl_group_start(comm));
+    OK(goccl_send(comm, &i, 1, GOCCL_INT32, to, 0, NULL, NULL));
+    for (int more = i % 3; more > 0; more--)
+      OK(goccl_recv(comm, &got, 1, GOCCL_INT32, from, 0, NULL, NULL));
+    if (i % 4 == 0) OK(goccl_barrier(comm, NULL, NULL)); /* on all ranks: all go on */
+    OK(goccl_group_drop(comm, "tried"));
+    GIVES(GOCCL_INVALID_ARGUMENT, goccl_group_drop(comm, NULL));
+    GIVES(GOCCL_INVALID_ARGUMENT, goccl_group_end(comm, NULL, NULL));
+    OK(goccl_allreduce(comm, &rank, &out, 1, GOCCL_INT32, GOCCL_SUM, NULL, NULL, NULL));
+    TRUE(out == size * (size - 1) / 2);
+  }
+  TRUE(got == -1);
+  /* Nothing is left of one whose communicator goes first. */
+  goccl_comm child;
+  OK(goccl_split(comm, 0, rank, &child));
+  OK(goccl_group_start(child));
+  OK(goccl_barrier(child, NULL, NULL));
+  OK(goccl_destroy(child));
+  GIVES(GOCCL_INVALID_HANDLE, goccl_group_drop(child, NULL));
+
+  OK(goccl_barrier(comm, NULL, NULL));
+  if (rank == 0) {
+    OK(goccl_group_start(comm));
+    OK(goccl_barrier(comm, NULL, NULL));
+    OK(goccl_group_drop(comm, "no more of it"));
+    while (goccl_async_error(comm) == GOCCL_OK) usleep(1000);
+  } else {
+    REFUSED(GOCCL_MISMATCH, "no more of it", goccl_barrier(comm, NULL, NULL));
+  }
+}
+
+static void test_told(void) {
+  for (int size = 2; size <= 3; size++) on_ranks(size, PATIENCE, NULL, told);
+}
+
+static void test_dropped(void) {
+  for (int size = 2; size <= 3; size++) on_ranks(size, PATIENCE, NULL, dropped);
 }
 
 static void test_works(void) {
@@ -1386,6 +1464,7 @@ static int in_child(goccl_comm comm, goccl_work work) {
   GIVES(GOCCL_FORKED, goccl_mem_stats(NULL, NULL, NULL));
   OK(goccl_mem_free(&rank));
   OK(goccl_work_free(work));
+  OK(goccl_group_drop(comm, NULL));
   OK(goccl_abort(comm, "in the child"));
   OK(goccl_destroy(comm));
   OK(goccl_shutdown());
@@ -1456,6 +1535,19 @@ static void fail_each(int child) {
   GIVES(handle, goccl_comm_publish(c, NULL, NULL));
   GIVES(handle, goccl_comm_reconfigure(c, NULL, NULL, 0, 0, 1));
   GIVES(handle, goccl_split(c, 0, 0, NULL));
+  goccl_work started = 7;
+  GIVES(argument, goccl_init_async(NULL, NULL, &started));
+  GIVES(argument, goccl_comm_join_async(NULL, NULL, NULL, 0, &started));
+  GIVES(handle, goccl_split_async(c, 0, 0, NULL, &started));
+  GIVES(handle, goccl_renew_async(c, &started));
+  GIVES(handle, goccl_comm_recover_async(c, 1, &started));
+  GIVES(handle, goccl_comm_grow_async(c, 1, 1, &started));
+  GIVES(handle, goccl_comm_shrink_async(c, NULL, 0, 0, NULL, &started));
+  GIVES(handle, goccl_comm_agree_async(c, NULL, &started));
+  GIVES(handle, goccl_comm_reconfigure_async(c, NULL, NULL, 0, 0, 1, &started));
+  GIVES(handle, goccl_checkpoint_async(c, NULL, 0, NULL, 0, 1, &started));
+  GIVES(handle, goccl_load_checkpoint_async(c, NULL, NULL, NULL, NULL, NULL, &started));
+  TRUE(started == (child ? 7 : 0));
   GIVES(handle, goccl_work_error(w, NULL, 0));
   GIVES(handle, goccl_work_contributors(w, NULL));
   GIVES(handle, goccl_work_on_done(w, NULL, NULL));
@@ -1470,6 +1562,7 @@ static void fail_each(int child) {
   GIVES(argument, goccl_mem_free(&peaks));
   GIVES(handle, goccl_abort(c, NULL));
   GIVES(handle, goccl_destroy(c));
+  GIVES(handle, goccl_group_drop(c, NULL));
   GIVES(handle, goccl_refuse(c, NULL));
   GIVES(handle, goccl_work_free(w));
 }
@@ -1860,7 +1953,7 @@ static void test_leaks(void) {
   int before = open_descriptors(0);
   for (int i = 0; i < 50; i++) on_ranks(2, PATIENCE, &store, nothing);
   int after = open_descriptors(0);
-  if (after > before) fail(__LINE__, "%d descriptors were open, and now %d", before, after);
+  if (after > before) FAIL("%d descriptors were open, and now %d", before, after);
 }
 
 /* ---- the log --------------------------------------------------------------------------------- */
@@ -1998,6 +2091,8 @@ int main(int argc, char **argv) {
                {"arguments", test_arguments},
                {"collectives", test_collectives},
                {"works", test_works},
+               {"told", test_told},
+               {"dropped", test_dropped},
                {"refused", test_refused},
                {"renew", test_renew},
                {"elastic", test_elastic},
@@ -2016,7 +2111,12 @@ int main(int argc, char **argv) {
                {"sends", test_sends},
                {"limits", test_limits},
                {"leaks", test_leaks},
-               {"logger", test_logger}};
+               {"logger", test_logger},
+               {"async", test_async},
+               {"async_init", test_async_init},
+               {"async_refused", test_async_refused},
+               {"async_end", test_async_end},
+               {"async_freed", test_async_freed}};
   if (argc == 2 && strcmp(argv[1], "id") == 0) {
     print_id();
     return 0;

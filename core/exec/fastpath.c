@@ -71,7 +71,7 @@ static int carry(goccl_fast_path *s, goccl_run_state *run, const goccl_plan *pla
   return goccl_run(s->lane, run, waits ? GOCCL_YIELD : GOCCL_SPIN);
 }
 
-int goccl_fast_path_call(goccl_fast_path *s, uint64_t handle, const goccl_operation *o, int waits) {
+int goccl_fast_path_call(goccl_fast_path *s, uint64_t handle, goccl_operation *o, int waits) {
   if (!come_in(&s->gate)) return GOCCL_FAST_PATH_NONE;
   const goccl_known *k = s->handle == handle && s->ranks == o->ranks ? find(s, o) : NULL;
   if (k == NULL || (!waits && k->bytes > GOCCL_AT_ONCE_MAX) ||
@@ -97,7 +97,7 @@ int goccl_fast_path_call(goccl_fast_path *s, uint64_t handle, const goccl_operat
   run->message = k->message;
   run->fixed = k->fixed;
   uint64_t sequence = s->sequence + 1;
-  run->message.sequence = sequence;
+  o->sequence = run->message.sequence = sequence;
   goccl_message *noted = &s->history[sequence & (s->kept - 1)];
   *noted = k->message;
   noted->sequence = sequence;

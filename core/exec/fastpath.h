@@ -28,6 +28,7 @@ typedef struct {
   void *const *out;
   const uint64_t *in_counts;
   const uint64_t *out_counts;
+  uint64_t sequence; /* the number that it gets, once it is begun */
 } goccl_operation;
 
 /* A collective that may be called again: all of it but where its buffers are. */
@@ -118,7 +119,7 @@ typedef struct {
 
 /* Memory of this form is used again, but never given back: a stale handle may lead here. */
 typedef struct goccl_fast_path {
-  int (*call)(struct goccl_fast_path *, uint64_t handle, const goccl_operation *, int waits);
+  int (*call)(struct goccl_fast_path *, uint64_t handle, goccl_operation *, int waits);
   int (*send)(struct goccl_fast_path *, uint64_t handle, const goccl_message_call *);
   int (*receive)(struct goccl_fast_path *, uint64_t handle, const goccl_message_call *);
   goccl_gate gate;
@@ -147,7 +148,7 @@ enum {
   GOCCL_FAST_PATH_BEGUN, /* Go must carry on: until it leaves, nobody else comes in */
 };
 
-int goccl_fast_path_call(goccl_fast_path *s, uint64_t handle, const goccl_operation *o, int waits);
+int goccl_fast_path_call(goccl_fast_path *s, uint64_t handle, goccl_operation *o, int waits);
 
 /* An eager send, and a receive of one that is there or comes soon; or what goes through a pipe:
  * done, or not begun. */

@@ -13,7 +13,7 @@
 package exec
 
 /*
-#cgo CFLAGS: -O3 -Wall -Wextra
+#cgo CFLAGS: -O3 -Wall -Wextra -fvisibility=hidden
 #include <stdlib.h>
 #include "exec.h"
 #include "mail.h"

@@ -10,7 +10,7 @@ package kernel
 // on the CPU.
 
 /*
-#cgo CFLAGS: -std=c11 -O3
+#cgo CFLAGS: -std=c11 -O3 -fvisibility=hidden
 #include "kernels.h"
 
 static void call(goccl_reduce_fn *f, void *const *dst, int n_dst, const void *const *src, int n,

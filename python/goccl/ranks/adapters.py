@@ -136,6 +136,7 @@ class CoreAdapter(Adapter):
             out=recv.ctypes.data,
             in_count=len(send),
             out_count=len(recv),
+            element=send.itemsize,
         )
 
         def run() -> None:

@@ -68,6 +68,7 @@ class Loop(ctypes.Structure):
         ("meeting", ctypes.c_void_p),
         ("meeting_ms", ctypes.c_int64),
         ("twice", ctypes.c_int),
+        ("element", ctypes.c_size_t),
     )
 
 

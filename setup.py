@@ -5,6 +5,7 @@ Everything that is plain data stands in pyproject.toml.
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,9 @@ ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "python" / "build_backend"))
 
 import goccl_build  # noqa: E402
+
+# Headers that the build writes.
+GENERATED = ROOT / "build" / "include"
 
 try:
     from torch import __version__ as torch_version
@@ -44,7 +48,7 @@ def torch_backend() -> Extension:
         "goccl._C",
         sources=globbed("torch_backend/*.cpp"),
         depends=globbed("torch_backend/*.h", "capi/goccl.h"),
-        include_dirs=[str(ROOT / "capi")],
+        include_dirs=[str(ROOT / "capi"), str(GENERATED)],
         libraries=["dl"],
         # -g0: Python's own flags ask for debug information, which makes the file ten times as
         # large.
@@ -102,6 +106,7 @@ class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension
             self.mkpath(str(package / "include"))
             self.copy_file(str(ROOT / "capi" / "goccl.h"), str(package / "include"))
         self.write_build_info(package / "_build_info.py", go[1])
+        self.write_functions(GENERATED / "goccl_functions.h")
         super().run()
 
     def build_core(self, go: str, folder: Path) -> None:
@@ -151,6 +156,15 @@ class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension
             raise SetupError(
                 "building the benchmark's library failed: the compiler's messages stand above"
             )
+
+    def write_functions(self, path: Path) -> None:
+        """Lists the functions of goccl.h, without their prefix, as a macro of C."""
+        header = (ROOT / "capi" / "goccl.h").read_text()
+        names = re.findall(r"^(?:goccl_result |const char \*)goccl_(\w+)\(", header, re.MULTILINE)
+        text = f"#define GOCCL_FUNCTIONS(X) {' '.join(f'X({name})' for name in names)}\n"
+        if not path.is_file() or path.read_text() != text:  # else what includes it would be built anew
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
 
     def write_build_info(self, path: Path, go_version: str) -> None:
         """Records what the package was built with; goccl looks there before it loads goccl._C."""

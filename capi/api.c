@@ -240,6 +240,9 @@ static struct thread *enter_go(void) {
 #define FORWARD(name, parameters, call) FORWARD_AFTER(NOT_FORKED, name, parameters, call)
 
 /* One that gives something back. */
+#define NOTHING_TO_FREE(condition) \
+  NOTHING_IF_FORKED;               \
+  if (condition) return GOCCL_OK
 #define FORWARD_END(name, parameters, call) FORWARD_AFTER(NOTHING_IF_FORKED, name, parameters, call)
 
 /* One that takes long, in both forms: where `work` is NULL the call of Go blocks. */
@@ -412,15 +415,17 @@ static goccl_result try_limits(const char *function) {
     if (limits != GOCCL_OK) return limits;      \
   } while (0)
 
-/* What comes before a communicator is made. */
-#define MAKE(function)         \
+/* What comes before others are met, and before a communicator is made. */
+#define MAY_MEET       \
+  NOT_FORKED;          \
+  TRY_LIMITS(FUNCTION)
+#define MAY_MAKE(function)     \
   NOT_FORKED_IN(function);     \
   if (comm != NULL) *comm = 0; \
   TRY_LIMITS(function)
 
-FORWARD_AFTER(NOT_FORKED;
-              TRY_LIMITS(FUNCTION), get_unique_id, (goccl_unique_id * id), apiGetUniqueID(id))
-FORWARD_LONG_AFTER(MAKE("init"), init, (goccl_comm * comm, const goccl_config *config),
+FORWARD_AFTER(MAY_MEET, get_unique_id, (goccl_unique_id * id), apiGetUniqueID(id))
+FORWARD_LONG_AFTER(MAY_MAKE("init"), init, (goccl_comm * comm, const goccl_config *config),
                    apiInit(comm, (goccl_config *)config, work))
 FORWARD_LONG(split, (goccl_comm comm, int color, int key, goccl_comm *child),
              apiSplit(comm, color, key, child, work))
@@ -433,12 +438,11 @@ FORWARD_LONG(comm_recover, (goccl_comm comm, int64_t timeout_ms),
              apiCommRecover(comm, timeout_ms, work))
 FORWARD_LONG(comm_grow, (goccl_comm comm, int n, int64_t timeout_ms),
              apiCommGrow(comm, n, timeout_ms, work))
-FORWARD_LONG_AFTER(MAKE("comm_join"), comm_join,
+FORWARD_LONG_AFTER(MAY_MAKE("comm_join"), comm_join,
                    (goccl_comm * comm, const goccl_config *config, const char *const *handles,
                     int n),
                    apiCommJoin(comm, (goccl_config *)config, (char **)handles, n, work))
-FORWARD_AFTER(NOT_FORKED;
-              TRY_LIMITS(FUNCTION), comm_publish,
+FORWARD_AFTER(MAY_MEET, comm_publish,
               (goccl_comm comm, const goccl_unique_id *unique_id, const goccl_store *store),
               apiCommPublish(comm, (goccl_unique_id *)unique_id, (goccl_store *)store))
 FORWARD(comm_joining, (goccl_comm comm, int *n), apiCommJoining(comm, n))
@@ -472,8 +476,7 @@ FORWARD_LONG(comm_reconfigure,
 /* ---- memory, the end, and what there is to know ---------------------------------------------- */
 
 FORWARD(mem_alloc, (void **memory, size_t bytes), apiMemAlloc(memory, bytes))
-FORWARD_AFTER(NOTHING_IF_FORKED;
-              if (memory == NULL) return GOCCL_OK, mem_free, (void *memory), apiMemFree(memory))
+FORWARD_AFTER(NOTHING_TO_FREE(memory == NULL), mem_free, (void *memory), apiMemFree(memory))
 FORWARD(mem_stats, (uint64_t *registered, uint64_t *given, uint64_t *taken),
         apiMemStats(registered, given, taken))
 FORWARD_END(destroy, (goccl_comm comm), apiDestroy(comm))
@@ -576,8 +579,8 @@ goccl_result goccl_work_contributors(goccl_work work, int *n) {
   return apiWorkContributors(work, n);
 }
 
-FORWARD_AFTER(NOTHING_IF_FORKED; if (work == GOCCL_WORK_DONE) return GOCCL_OK, work_free,
-                                 (goccl_work work), apiWorkFree(work))
+FORWARD_AFTER(NOTHING_TO_FREE(work == GOCCL_WORK_DONE), work_free, (goccl_work work),
+              apiWorkFree(work))
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
@@ -751,167 +754,93 @@ static goccl_result start(api_operation *o, const goccl_call *call, goccl_work *
 #define LIST(buffers, lengths)                                                    \
   {.form = API_LIST, .list = (const void *const *)(buffers), .counts = (lengths)}
 
+/* Starts a call of which these are the fields. */
+#define START(...)                                 \
+  do {                                             \
+    NOT_FORKED;                                    \
+    api_operation o = {.comm = comm, __VA_ARGS__}; \
+    return start(&o, call, work);                  \
+  } while (0)
+
 goccl_result goccl_allreduce(goccl_comm comm, const void *in, void *out, uint64_t count,
                              goccl_dtype dtype, goccl_reduce_op op, const double *factor,
                              const goccl_call *call, goccl_work *work) {
-  NOT_FORKED;
-  api_operation o = {.collective = API_ALLREDUCE,
-                     .comm = comm,
-                     .in = ONE(in),
-                     .out = ONE(out),
-                     .count = count,
-                     .dtype = dtype,
-                     .op = op,
-                     .factor = factor};
-  return start(&o, call, work);
+  START(.collective = API_ALLREDUCE, .in = ONE(in), .out = ONE(out), .count = count, .dtype = dtype,
+        .op = op, .factor = factor);
 }
 
 goccl_result goccl_allreduce_coalesced(goccl_comm comm, int n, const void *const *in,
                                        void *const *out, const uint64_t *counts, goccl_dtype dtype,
                                        goccl_reduce_op op, const double *factor,
                                        const goccl_call *call, goccl_work *work) {
-  NOT_FORKED;
-  api_operation o = {.collective = API_ALLREDUCE,
-                     .comm = comm,
-                     .in = LIST(in, counts),
-                     .out = LIST(out, counts),
-                     .blocks = n,
-                     .dtype = dtype,
-                     .op = op,
-                     .factor = factor};
-  return start(&o, call, work);
+  START(.collective = API_ALLREDUCE, .in = LIST(in, counts), .out = LIST(out, counts), .blocks = n,
+        .dtype = dtype, .op = op, .factor = factor);
 }
 
 goccl_result goccl_reduce(goccl_comm comm, const void *in, void *out, uint64_t count,
                           goccl_dtype dtype, goccl_reduce_op op, const double *factor, int root,
                           const goccl_call *call, goccl_work *work) {
-  NOT_FORKED;
-  api_operation o = {.collective = API_REDUCE,
-                     .comm = comm,
-                     .in = ONE(in),
-                     .out = ONE(out),
-                     .count = count,
-                     .dtype = dtype,
-                     .op = op,
-                     .factor = factor,
-                     .root = root};
-  return start(&o, call, work);
+  START(.collective = API_REDUCE, .in = ONE(in), .out = ONE(out), .count = count, .dtype = dtype,
+        .op = op, .factor = factor, .root = root);
 }
 
 goccl_result goccl_broadcast(goccl_comm comm, void *buffer, uint64_t count, goccl_dtype dtype,
                              int root, const goccl_call *call, goccl_work *work) {
-  NOT_FORKED;
-  api_operation o = {.collective = API_BROADCAST,
-                     .comm = comm,
-                     .in = ONE(buffer),
-                     .out = ONE(buffer),
-                     .count = count,
-                     .dtype = dtype,
-                     .root = root};
-  return start(&o, call, work);
+  START(.collective = API_BROADCAST, .in = ONE(buffer), .out = ONE(buffer), .count = count,
+        .dtype = dtype, .root = root);
 }
 
 goccl_result goccl_allgather(goccl_comm comm, const void *in, void *const *out,
                              const uint64_t *counts, goccl_dtype dtype, const goccl_call *call,
                              goccl_work *work) {
-  NOT_FORKED;
-  api_operation o = {.collective = API_ALLGATHER,
-                     .comm = comm,
-                     .in = ONE(in),
-                     .out = EACH(out, counts),
-                     .dtype = dtype};
-  return start(&o, call, work);
+  START(.collective = API_ALLGATHER, .in = ONE(in), .out = EACH(out, counts), .dtype = dtype);
 }
 
 goccl_result goccl_reduce_scatter(goccl_comm comm, const void *const *in, void *out,
                                   const uint64_t *counts, goccl_dtype dtype, goccl_reduce_op op,
                                   const double *factor, const goccl_call *call, goccl_work *work) {
-  NOT_FORKED;
-  api_operation o = {.collective = API_REDUCE_SCATTER,
-                     .comm = comm,
-                     .in = EACH(in, counts),
-                     .out = ONE(out),
-                     .dtype = dtype,
-                     .op = op,
-                     .factor = factor};
-  return start(&o, call, work);
+  START(.collective = API_REDUCE_SCATTER, .in = EACH(in, counts), .out = ONE(out), .dtype = dtype,
+        .op = op, .factor = factor);
 }
 
 goccl_result goccl_gather(goccl_comm comm, const void *in, void *const *out, uint64_t count,
                           goccl_dtype dtype, int root, const goccl_call *call, goccl_work *work) {
-  NOT_FORKED;
-  api_operation o = {.collective = API_GATHER,
-                     .comm = comm,
-                     .in = ONE(in),
-                     .out = EQUAL(out),
-                     .count = count,
-                     .dtype = dtype,
-                     .root = root};
-  return start(&o, call, work);
+  START(.collective = API_GATHER, .in = ONE(in), .out = EQUAL(out), .count = count, .dtype = dtype,
+        .root = root);
 }
 
 goccl_result goccl_scatter(goccl_comm comm, const void *const *in, void *out, uint64_t count,
                            goccl_dtype dtype, int root, const goccl_call *call, goccl_work *work) {
-  NOT_FORKED;
-  api_operation o = {.collective = API_SCATTER,
-                     .comm = comm,
-                     .in = EQUAL(in),
-                     .out = ONE(out),
-                     .count = count,
-                     .dtype = dtype,
-                     .root = root};
-  return start(&o, call, work);
+  START(.collective = API_SCATTER, .in = EQUAL(in), .out = ONE(out), .count = count, .dtype = dtype,
+        .root = root);
 }
 
 goccl_result goccl_alltoall(goccl_comm comm, const void *const *in, const uint64_t *in_counts,
                             void *const *out, const uint64_t *out_counts, goccl_dtype dtype,
                             const goccl_call *call, goccl_work *work) {
-  NOT_FORKED;
-  api_operation o = {.collective = API_ALLTOALL,
-                     .comm = comm,
-                     .in = EACH(in, in_counts),
-                     .out = EACH(out, out_counts),
-                     .dtype = dtype};
-  return start(&o, call, work);
+  START(.collective = API_ALLTOALL, .in = EACH(in, in_counts), .out = EACH(out, out_counts),
+        .dtype = dtype);
 }
 
 goccl_result goccl_barrier(goccl_comm comm, const goccl_call *call, goccl_work *work) {
-  NOT_FORKED;
-  api_operation o = {.collective = API_BARRIER, .comm = comm};
-  return start(&o, call, work);
+  START(.collective = API_BARRIER);
 }
 
 goccl_result goccl_monitored_barrier(goccl_comm comm, int wait_all, const goccl_call *call,
                                      goccl_work *work) {
-  NOT_FORKED;
-  api_operation o = {.collective = API_MONITORED_BARRIER, .comm = comm, .wait_all = wait_all};
-  return start(&o, call, work);
+  START(.collective = API_MONITORED_BARRIER, .wait_all = wait_all);
 }
 
 goccl_result goccl_send(goccl_comm comm, const void *buffer, uint64_t count, goccl_dtype dtype,
                         int peer, int tag, const goccl_call *call, goccl_work *work) {
-  NOT_FORKED;
-  api_operation o = {.collective = API_SEND,
-                     .comm = comm,
-                     .in = ONE(buffer),
-                     .count = count,
-                     .dtype = dtype,
-                     .root = peer,
-                     .tag = tag};
-  return start(&o, call, work);
+  START(.collective = API_SEND, .in = ONE(buffer), .count = count, .dtype = dtype, .root = peer,
+        .tag = tag);
 }
 
 goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dtype dtype, int peer,
                         int tag, const goccl_call *call, goccl_work *work) {
-  NOT_FORKED;
-  api_operation o = {.collective = API_RECV,
-                     .comm = comm,
-                     .out = ONE(buffer),
-                     .count = count,
-                     .dtype = dtype,
-                     .root = peer,
-                     .tag = tag};
-  return start(&o, call, work);
+  START(.collective = API_RECV, .out = ONE(buffer), .count = count, .dtype = dtype, .root = peer,
+        .tag = tag);
 }
 
 /* ---- batches --------------------------------------------------------------------------------- */

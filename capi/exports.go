@@ -130,6 +130,10 @@ func apiDestroy(handle C.goccl_comm) C.goccl_result {
 		if !drop(uint64(handle)) {
 			return badHandle(uint64(handle), "comm")
 		}
+		// A split must not be at its second half when the communicator's links go.
+		if t := c.abortTasks("the communicator was destroyed"); t != nil {
+			<-t.ended
+		}
 		c.comm.Destroy()
 		c.takeBack()
 		return nil
@@ -173,11 +177,18 @@ func apiFailedRanks(
 //export apiShutdown
 func apiShutdown() C.goccl_result {
 	return export("shutdown", func() error {
+		var last []*task
 		for _, c := range allComms() {
-			if drop(c.number.Load()) {
-				c.abortTasks("goccl_shutdown() was called")
-				defer c.takeBack()
+			if !drop(c.number.Load()) {
+				continue
 			}
+			if t := c.abortTasks("goccl_shutdown() was called"); t != nil {
+				last = append(last, t)
+			}
+			defer c.takeBack()
+		}
+		for _, t := range last {
+			<-t.ended
 		}
 		process.Close()
 		return nil

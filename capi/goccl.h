@@ -288,11 +288,10 @@ typedef struct {
   /* What becomes of a collective in which a member dies. NULL or "step": it fails, and all after it
    * until goccl_comm_recover(). "survivors": the members that are left recover by themselves, and
    * allreduce, coalesced allreduce, reduce, broadcast and barrier complete among them: where a
-   * survivor has the result all get that one, else they run once more without the dead one. "all":
-   * the same, for a result of which each survivor has a part only is not put together.
-   * goccl_work_contributors() tells which; an average divides by it. Inputs in place are copied
-   * before. A collective of more than 128 MiB, and one whose root has died, fail. Other
-   * collectives, sends and receives fail as ever. Ranks close up: goccl_comm_rank() and
+   * survivor has the result all get that one, else they run once more without the dead one. "all"
+   * is another name of it. goccl_work_contributors() tells which; an average divides by it. Inputs
+   * in place are copied before. A collective of more than 128 MiB, and one whose root has died,
+   * fail. Other collectives, sends and receives fail as ever. Ranks close up: goccl_comm_rank() and
    * goccl_comm_size() tell the new numbers. The same on all ranks. Also GOCCL_RECOVERY */
   const char *recovery;
 } goccl_config;
@@ -315,7 +314,8 @@ goccl_result goccl_split(goccl_comm comm, int color, int key, goccl_comm *child)
  * calls, and calls goccl_renew() then. GOCCL_PEER_FAILED, at once, where a rank's process is known
  * to have ended: make a new communicator without it. After a failure goccl_renew() may be called
  * again. Memory of goccl_mem_alloc() that failed operations used is free of peers afterwards.
- * Thread-safe; calls of other threads on the communicator may get GOCCL_ABORTED. */
+ * Thread-safe; calls of other threads on the communicator may get GOCCL_ABORTED. Unlike
+ * goccl_comm_recover() it never goes on with other members. */
 goccl_result goccl_renew(goccl_comm comm);
 
 /* ---- members that come and go ------------------------------------------------------------- */

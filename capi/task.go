@@ -135,13 +135,14 @@ func (t *task) free() {
 	t.giveUp()
 }
 
-// abortTasks ends what is under way in a communicator's background.
-func (c *commHandle) abortTasks(why string) {
+// abortTasks has what is under way in a communicator's background end, and returns the last of it.
+func (c *commHandle) abortTasks(why string) (last *task) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for t := c.background; t != nil; t = t.before {
 		t.cancel(fault.Errorf(fault.ErrAborted, "%s: %s", t.name, why))
 	}
+	return c.background
 }
 
 func (t *task) result() error {

@@ -35,7 +35,7 @@ const (
 const (
 	RecoveryStep      = "step"
 	RecoverySurvivors = "survivors"
-	RecoveryAll       = "all"
+	RecoveryAll       = "all" // another name of RecoverySurvivors
 )
 
 // Config says which communicator to make. Zero fields mean the default. It has more fields than
@@ -71,9 +71,9 @@ type Config struct {
 	// on all ranks.
 	MinSize int
 	// Recovery says what becomes of a collective in which a member dies: "step" (default): it fails;
-	// or "survivors": allreduce, reduce, broadcast and barrier complete, with the contributions of
-	// those that are left; or "all": with those of all where that can be, else as with "survivors".
-	// Where a survivor has the whole result both give that one. The same on all ranks.
+	// or "survivors", which is also called "all": allreduce, reduce, broadcast and barrier complete,
+	// with the contributions of those that are left, or of all where a survivor has the result. The
+	// same on all ranks.
 	Recovery string
 	// Quorum says who goes on where members cannot reach each other: "majority" (default), or "any",
 	// with which several groups may go on apart. The same on all ranks.

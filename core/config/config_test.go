@@ -119,7 +119,7 @@ var texts = []struct {
 		"allreduce:two_shot,direct", func(c *Completed) string { return c.Algorithms }},
 	{EnvLinks, "tcp=1:2:3", "tcp=1:2:3", func(c *Completed) string { return c.Links }},
 	{EnvQuorum, "any", "any", func(c *Completed) string { return c.Quorum }},
-	{EnvRecovery, "all", "all", func(c *Completed) string { return c.Recovery }},
+	{EnvRecovery, "all", "survivors", func(c *Completed) string { return c.Recovery }},
 }
 
 // A variable fills one field, where that is empty, and is noted as the source.
@@ -223,7 +223,7 @@ func TestSame(t *testing.T) {
 	}{
 		{nil, 0, []string{Version, "", "", "", "", "", "", "0", "majority", "step"}},
 		{set, 3, []string{Version, "tcp", "verbs", "flat_max=1", "window=2", algorithms, "tcp=1:2:3", "3",
-			"any", "all"}},
+			"any", "survivors"}},
 	} {
 		var want []bootstrap.Setting
 		for i, name := range []string{"the version of GoCCL", "the transport (GOCCL_TRANSPORT)",

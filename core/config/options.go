@@ -78,8 +78,7 @@ var options = []option{
 			QuorumMajority, QuorumAny)},
 	{variable: EnvRecovery, text: func(c *Completed) *string { return &c.Recovery },
 		same: "the recovery (" + EnvRecovery + ")",
-		check: oneOf("recovery", "the option or "+EnvRecovery, RecoveryStep,
-			RecoveryStep, RecoverySurvivors, RecoveryAll)},
+		check: checkRecovery},
 	{variable: EnvStore, hide: etcd.Hide}, // see findEtcd
 }
 
@@ -156,6 +155,18 @@ func oneOf(name, source, byDefault string, allowed ...string) check {
 		}
 		return cmp.Or(given, byDefault), nil
 	}
+}
+
+var oneRecovery = oneOf("recovery", "the option or "+EnvRecovery, RecoveryStep,
+	RecoveryStep, RecoverySurvivors, RecoveryAll)
+
+// checkRecovery resolves the one word that is an alias.
+func checkRecovery(c *Completed, given string) (string, error) {
+	effective, err := oneRecovery(c, given)
+	if effective == RecoveryAll {
+		effective = RecoverySurvivors
+	}
+	return effective, err
 }
 
 // parsed is the check of a text that a parser brings into one form. What the parser says of a bad

@@ -183,8 +183,8 @@ class OptionFields:
             default="step",
             allowed='"step", "survivors", "all" and ""',
             about="What becomes of a collective in which a member dies: it fails, or survivors"
-            " complete it among themselves: allreduce, reduce, broadcast and barrier. With all it"
-            " has the dead member's contribution where that can be, else as with survivors.",
+            " complete it among themselves: allreduce, reduce, broadcast and barrier. All is"
+            " another name of survivors.",
             same=True,
         ),
     )

@@ -162,7 +162,8 @@ class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension
         header = (ROOT / "capi" / "goccl.h").read_text()
         names = re.findall(r"^(?:goccl_result |const char \*)goccl_(\w+)\(", header, re.MULTILINE)
         text = f"#define GOCCL_FUNCTIONS(X) {' '.join(f'X({name})' for name in names)}\n"
-        if not path.is_file() or path.read_text() != text:  # else what includes it would be built anew
+        # One that is written anew has all be compiled that includes it.
+        if not path.is_file() or path.read_text() != text:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
 

@@ -207,16 +207,6 @@ func (g *given) drop() {
 	}
 }
 
-// limit is the context of what the configuration is for.
-func (g *given) limit(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(g.Timeout, core.DefaultTimeout))
-	ctx, end := process.Until(ctx)
-	return ctx, func() {
-		end()
-		cancel()
-	}
-}
-
 //export apiInit
 func apiInit(to *C.goccl_comm, config *C.goccl_config, work *C.goccl_work) C.goccl_result {
 	return export("init", func() error {
@@ -249,7 +239,7 @@ func (g *given) initialize(ctx context.Context, refused error) (*core.Comm, erro
 		g.stayOut(ctx, refused)
 		return nil, refused
 	}
-	ctx, cancel := g.limit(ctx)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(g.Timeout, core.DefaultTimeout))
 	defer cancel()
 	c := g.Config
 	switch {

@@ -48,7 +48,7 @@ func apiCommJoin(
 func (g *given) join(ctx context.Context, members []string) (*core.Comm, error) {
 	defer g.drop()
 	g.Timeout, g.GlobalRanks = cmp.Or(g.Timeout, core.DefaultTimeout), nil
-	ctx, cancel := g.limit(ctx)
+	ctx, cancel := context.WithTimeout(ctx, g.Timeout)
 	defer cancel()
 	c := g.Config
 	if len(members) == 0 && getenv(core.EnvJoin) == "" {

@@ -69,6 +69,11 @@ func begin(
 ) error {
 	t := &task{name: name, giveUp: giveUp, ended: make(chan struct{})}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
+	if c == nil { // whose end would end it
+		life, end := process.Until(t.ctx)
+		context.AfterFunc(t.ctx, end)
+		t.ctx = life
+	}
 	if c != nil {
 		c.mu.Lock()
 		t.before = c.background

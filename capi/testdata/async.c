@@ -344,36 +344,6 @@ static void end_by(void (*end)(goccl_comm), enum call call, int64_t begin_ms) {
   if (end != shut_down) OK(goccl_destroy(comms[1]));
 }
 
-void test_async_end(void) {
-  static void (*const ends[])(goccl_comm) = {abort_it, destroy_it, shut_down};
-  for (size_t e = 0; e < sizeof ends / sizeof *ends; e++) {
-    for (int call = 0; call < CALLS; call++) {
-      end_by(ends[e], call, 0); /* it may have come to nothing yet */
-      end_by(ends[e], call, 5);
-    }
-  }
-  /* Those that make a communicator of this process. */
-  goccl_unique_id id;
-  goccl_comm comms[2];
-  goccl_work works[2];
-  OK(goccl_get_unique_id(&id));
-  goccl_config config = {.struct_size = sizeof config, .size = 2, .unique_id = &id};
-  OK(goccl_init_async(&comms[0], &config, &works[0]));
-  goccl_comm member = alone();
-  char handle[GOCCL_HANDLE_SIZE];
-  const char *handles[] = {handle};
-  goccl_config joining = {.struct_size = sizeof joining};
-  OK(goccl_comm_handle(member, handle, sizeof handle, NULL));
-  OK(goccl_comm_join_async(&comms[1], &joining, handles, 1, &works[1]));
-  for (int i = 0; i < 2; i++) GIVES(GOCCL_IN_PROGRESS, goccl_work_wait(works[i], 20));
-  OK(goccl_shutdown());
-  ENDS(works[0], GOCCL_ABORTED, "init", "all communicators of this process were ended");
-  ENDS(works[1], GOCCL_ABORTED, "join", "");
-  TRUE(comms[0] == 0 && comms[1] == 0);
-}
-
-/* ---- works that nobody waits for ------------------------------------------------------------- */
-
 static int no_value(void *context, const char *key, void **value, size_t *size, char *err,
                     size_t err_size) {
   (void)key, (void)value, (void)size, (void)err, (void)err_size;
@@ -386,6 +356,40 @@ static int set_nothing(void *context, const char *key, const void *value, size_t
   (void)context, (void)key, (void)value, (void)size, (void)err, (void)err_size;
   return 0;
 }
+
+/* Of those that make a communicator of this process. */
+static void end_making(int64_t begin_ms) {
+  goccl_unique_id id;
+  goccl_comm comms[2];
+  goccl_work works[2];
+  OK(goccl_get_unique_id(&id));
+  goccl_config config = {.struct_size = sizeof config, .size = 2, .unique_id = &id};
+  OK(goccl_init_async(&comms[0], &config, &works[0]));
+  int calls = 0;
+  const goccl_store store = {&calls, set_nothing, no_value};
+  goccl_config joining = {.struct_size = sizeof joining, .store = &store, .group_name = "nobody"};
+  OK(goccl_comm_join_async(&comms[1], &joining, NULL, 0, &works[1]));
+  for (int i = 0; i < 2 && begin_ms > 0; i++)
+    GIVES(GOCCL_IN_PROGRESS, goccl_work_wait(works[i], begin_ms));
+  OK(goccl_shutdown());
+  ENDS(works[0], GOCCL_ABORTED, "init", "all communicators of this process were ended");
+  ENDS(works[1], GOCCL_ABORTED, "join", "");
+  TRUE(comms[0] == 0 && comms[1] == 0);
+}
+
+void test_async_end(void) {
+  static void (*const ends[])(goccl_comm) = {abort_it, destroy_it, shut_down};
+  for (size_t e = 0; e < sizeof ends / sizeof *ends; e++) {
+    for (int call = 0; call < CALLS; call++) {
+      end_by(ends[e], call, 0); /* it may have come to nothing yet */
+      end_by(ends[e], call, 5);
+    }
+  }
+  end_making(0);
+  end_making(20);
+}
+
+/* ---- works that nobody waits for ------------------------------------------------------------- */
 
 void test_async_freed(void) {
   goccl_comm comms[2], *child = malloc(sizeof *child), other = 7;

@@ -10,9 +10,9 @@ import (
 )
 
 // install begins the communicator's next epoch in place of the present one, which has finished. The
-// number is the same on all ranks. Follows tells that its members come of those of the present one,
-// who decided on it. Its caller holds c.changing. After an error the present epoch is as it was, or
-// the next one has failed.
+// number is the same on all ranks. Follows is set where the members of the present epoch have
+// decided on the next one. After an error the present epoch is as it was, or the next one has
+// failed. It is called with c.changing held.
 func (c *Comm) install(ranks roster.Roster, number uint32, follows bool) error {
 	old := c.present.Load()
 	if c.shared.Arena == nil && ranks.Peers.SharesMemory() {
@@ -27,7 +27,7 @@ func (c *Comm) install(ranks roster.Roster, number uint32, follows bool) error {
 	old.End()
 	old.Free()
 	if follows {
-		old.Decisions().LeadsTo(next.Decisions())
+		old.Decisions().SetSuccessor(next.Decisions())
 	}
 	err = next.Open(ranks.Identity)
 	c.begin(next)
@@ -38,15 +38,15 @@ func (c *Comm) install(ranks roster.Roster, number uint32, follows bool) error {
 	return nil
 }
 
-// begin makes an epoch the present one.
+// begin makes an epoch the present one, and tells the acceptor.
 func (c *Comm) begin(e *epoch.Epoch) {
 	c.present.Store(e)
 	c.acceptor.Moved(join.Epoch{Roster: &e.Roster, Number: e.Number(), Decisions: e.Decisions()})
 }
 
 // Renew begins the communicator's next epoch, with the same ranks: what has failed works again, and
-// the collectives count from 1. All ranks must call it, each as often as the others. It ends works
-// that have not ended with ErrAborted, and waits for all ranks until the context's deadline or,
+// the collectives count from 1. All ranks must call it, each as often as the others. Works that
+// have not ended end with ErrAborted. Renew waits for all ranks until the context's deadline or,
 // where it has none, for the communicator's timeout. It fails at once where a rank is known to have
 // ended without a goodbye. After an error the communicator has failed, and Renew may be called
 // again.

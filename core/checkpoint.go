@@ -68,10 +68,11 @@ func (c *Comm) LoadCheckPoint(ctx context.Context) (*Loaded, error) {
 	return loaded, nil
 }
 
-// VersionNumber is the version that CheckPoint or LoadCheckPoint has returned with last, 0 before
-// the first.
+// VersionNumber returns the version that CheckPoint or LoadCheckPoint has returned with last, 0
+// before the first.
 func (c *Comm) VersionNumber() uint64 { return c.checkpoints.Version() }
 
+// checkpointMembers returns the members of an epoch as package checkpoint needs them.
 func checkpointMembers(e *epoch.Epoch) checkpoint.Members {
 	return checkpoint.Members{Service: e.Service(), Group: &e.Members, Rank: e.Rank,
 		Hosts: e.Peers.Hosts(), Epoch: e.Number(), Logger: e.Log(logs.Init)}

@@ -17,19 +17,22 @@ import (
 )
 
 // Comm is a communicator: a rank's part in a group. Its methods may be called from any goroutine
-// and thread; collectives are ordered by their calls to Start. It holds what survives a change of
-// membership; see [epoch.Epoch] for the rest.
+// and thread. Collectives are ordered by their calls to Start. It holds what survives a change of
+// members; an [epoch.Epoch] has the rest.
+//
+// A change of members holds changing from its first step to its last. No other lock is a Comm's
+// own.
 type Comm struct {
 	runtime   *Runtime
-	shared    epoch.Config // by the epochs; guarded by changing
-	timeout   atomic.Int64 // of operations which give none: a time.Duration
+	shared    epoch.Config // what its epochs share; guarded by changing
+	timeout   atomic.Int64 // a time.Duration, of operations that give none
 	endLife   context.CancelCauseFunc
 	destroyed atomic.Bool
-	acceptor  *join.Acceptor // for those that come
+	acceptor  *join.Acceptor // where others find the communicator
 
 	present     atomic.Pointer[epoch.Epoch]
-	changing    sync.Mutex        // held while an epoch ends
-	decided     *successor        // on the next epoch, which could not be made; guarded by changing
+	changing    sync.Mutex        // held while an epoch ends, and the next one begins
+	decided     *successor        // until the next epoch is made; guarded by changing
 	checkpoints *checkpoint.Store // guarded by changing
 }
 
@@ -44,7 +47,7 @@ var (
 // Timeout implements epoch.Owner.
 func (o owner) Timeout() time.Duration { return time.Duration(o.c.timeout.Load()) }
 
-// Recover implements epoch.Owner.
+// Recover implements epoch.Owner. It is called with Epoch.mu held.
 func (o owner) Recover() {
 	ctx, giveUp := context.WithCancelCause(o.c.shared.Life)
 	if o.c.shared.Suspended.Begin(giveUp) {
@@ -68,17 +71,18 @@ func (o owner) Listen() (*endpoint.Endpoint, error) {
 	return o.c.openEnd()
 }
 
-// Rank is this rank's number.
+// Rank returns this rank's number.
 func (c *Comm) Rank() int { return c.present.Load().Rank }
 
-// Size is the number of ranks.
+// Size returns the number of ranks.
 func (c *Comm) Size() int { return c.present.Load().Size() }
 
-// Transport names what joins this rank to a peer: "mem", "shm", "tcp" or "verbs"; "self" for
+// Transport returns what joins this rank to a peer: "mem", "shm", "tcp" or "verbs"; "self" for
 // itself, and "" for a rank that does not exist.
 func (c *Comm) Transport(peer int) string { return c.present.Load().Kind(peer) }
 
-// Sequence is the number of the last collective that was started or refused, 0 before the first.
+// Sequence returns the number of the last collective that was started or refused, 0 before the
+// first.
 func (c *Comm) Sequence() uint64 { return c.present.Load().Sequence() }
 
 // SetTimeout changes the timeout of operations started from now on.
@@ -90,8 +94,8 @@ func (c *Comm) SetTimeout(d time.Duration) error {
 	return nil
 }
 
-// Err is the first cause of the communicator's failure, nil while it works. It also tells of a peer
-// whose process has ended without a goodbye, though nothing has needed the peer yet.
+// Err returns the first cause of the communicator's failure, nil while it works. It also returns an
+// error where a peer's process has ended without a goodbye, though nothing has needed the peer yet.
 func (c *Comm) Err() error {
 	if err := c.present.Load().Err(); err != nil {
 		return err
@@ -99,7 +103,7 @@ func (c *Comm) Err() error {
 	return nil
 }
 
-// FailedRanks are the ranks to which the failure that Err tells of is owed: see Error.Ranks.
+// FailedRanks returns the ranks that the error of Err blames: see Error.Ranks.
 func (c *Comm) FailedRanks() []int { return c.present.Load().FailedRanks() }
 
 // CallOptions says how an operation is to be made.
@@ -142,12 +146,12 @@ func (c *Comm) awaitNext(e *epoch.Epoch) {
 	}
 }
 
-// Refuse tells that the caller was refused a collective, or a batch with one, before it came to
-// Start. Start does the same for what it refuses itself. It waits for nobody.
+// Refuse tells the peers that the caller was refused a collective, or a batch with one, before it
+// came to Start. Start does the same for what it refuses itself. Refuse waits for nobody.
 func (c *Comm) Refuse(reason string) { c.present.Load().Refuse(reason) }
 
-// RefuseStart is Refuse for operations that were to be started together, and returns why they are
-// not. Of sends and receives alone nobody is told.
+// RefuseStart is Refuse for operations that were to be started together. It returns why they are
+// not started. It tells nobody where all are sends and receives.
 func (c *Comm) RefuseStart(why error, operations ...Operation) error {
 	return c.present.Load().RefuseStart(why, operations)
 }
@@ -158,11 +162,11 @@ func (c *Comm) CarryOn(o CallOptions, operation Operation) (*Work, error) {
 	return c.present.Load().CarryOn(o.options(), operation)
 }
 
-// FastPath is what callers in C run collectives by, naming it by the handle.
+// FastPath returns what callers in C run collectives by. They name it by the handle.
 func (c *Comm) FastPath(handle uint64) unsafe.Pointer { return c.present.Load().FastPath(handle) }
 
-// Abort fails the communicator at once on all ranks. While the members recover by themselves this
-// rank gives that up.
+// Abort fails the communicator at once on all ranks. This rank gives up an automatic recovery that
+// is under way.
 func (c *Comm) Abort(reason string) {
 	if reason == "" {
 		reason = "no reason given"
@@ -200,7 +204,8 @@ func (c *Comm) Destroy() {
 	c.runtime.forget(c)
 }
 
-// holdEpoch locks c.changing when the members have recovered by themselves, if they do.
+// holdEpoch waits until no automatic recovery is under way, locks c.changing, and returns the
+// present epoch.
 func (c *Comm) holdEpoch() *epoch.Epoch {
 	for {
 		if recovery := c.shared.Suspended.Recovery(); recovery != nil {

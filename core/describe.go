@@ -75,7 +75,7 @@ func (c *Comm) Algorithm(sequence uint64) string {
 	return c.present.Load().Algorithm(sequence).String()
 }
 
-// why tells why a rank is joined by a kind of channel.
+// why returns why a rank is joined by a kind of channel.
 func why(r *roster.Roster, rank int, kind string) string {
 	switch {
 	case rank == r.Rank:

@@ -31,7 +31,7 @@ func (c *Comm) Revoke(reason string) {
 		reason).Blaming(e.Rank), true)
 }
 
-// Epoch is the number of the present epoch. It grows with each change of membership, and with
+// Epoch returns the number of the present epoch. It grows with each change of members, and with
 // Renew.
 func (c *Comm) Epoch() uint32 { return c.present.Load().Number() }
 
@@ -42,7 +42,7 @@ type Member struct {
 	PID     int
 }
 
-// Members are the present members, by rank.
+// Members returns the present members, by rank.
 func (c *Comm) Members() []Member {
 	e := c.present.Load()
 	all := make([]Member, e.Size())
@@ -80,7 +80,7 @@ func (c *Comm) Grow(ctx context.Context, newcomers int) error {
 }
 
 // follow begins the next epoch for a caller. An automatic recovery comes first, on all members.
-// Asked tells that the present epoch is one that the caller asked for: then an epoch that works is
+// Asked is set where the caller has asked for the present epoch: then an epoch that works is
 // enough, whoever made it.
 func (c *Comm) follow(ctx context.Context, m agreement.Proposal, asked bool) error {
 	return c.afterRecovery(func(e *epoch.Epoch) (err error) {
@@ -92,7 +92,8 @@ func (c *Comm) follow(ctx context.Context, m agreement.Proposal, asked bool) err
 	})
 }
 
-// goOn begins the next epoch. Its caller holds c.changing.
+// goOn begins the next epoch, and once more where it fails because another member has ended. It is
+// called with c.changing held.
 func (c *Comm) goOn(ctx context.Context, m agreement.Proposal) error {
 	ctx, cancel := c.limit(ctx)
 	defer cancel()
@@ -105,7 +106,7 @@ func (c *Comm) goOn(ctx context.Context, m agreement.Proposal) error {
 		if !again || ctx.Err() != nil {
 			return err
 		}
-		// The next epoch has failed already: its members come to Recover.
+		// The next epoch has failed already, and its members come to Recover.
 		m = agreement.Proposal{Operation: "recover", Completes: m.Completes}
 	}
 }
@@ -128,6 +129,8 @@ func (c *Comm) limit(ctx context.Context) (context.Context, context.CancelFunc) 
 	}
 }
 
+// recover has the members decide on the next epoch, begins it, meets the others there, and
+// completes suspended works. It is called with c.changing held.
 func (c *Comm) recover(ctx context.Context, m agreement.Proposal) error {
 	if c.decided == nil {
 		if err := c.decideSuccessor(ctx, m); err != nil {
@@ -154,7 +157,7 @@ type successor struct {
 	transfers []*suspended.Transfer // what is passed on in the next one
 }
 
-// decideSuccessor has the members decide on the next epoch.
+// decideSuccessor has the members decide on the next epoch. It is called with c.changing held.
 func (c *Comm) decideSuccessor(ctx context.Context, m agreement.Proposal) error {
 	e := c.present.Load()
 	if err := e.Alive(); err != nil {
@@ -162,16 +165,16 @@ func (c *Comm) decideSuccessor(ctx context.Context, m agreement.Proposal) error 
 	}
 	d, ended, err := e.DecideSuccessor(ctx, m)
 	if err != nil {
-		c.acceptor.Bar(err)
+		c.acceptor.Reject(err)
 		return err
 	}
-	// The next epoch forgets what is here.
+	// The results are taken now, for the next epoch clears what the fast path keeps of them.
 	c.decided = &successor{Decision: d, ended: ended,
 		transfers: c.shared.Suspended.Transfers(ended, &d.Record.Judgement, d.Value.Rank)}
 	return nil
 }
 
-// beginNext begins the epoch that the members have decided on.
+// beginNext begins the epoch that the members have decided on. It is called with c.changing held.
 func (c *Comm) beginNext() error {
 	e, d := c.present.Load(), c.decided
 	ranks, err := c.successorRoster(e, d.Value)
@@ -191,7 +194,7 @@ func (c *Comm) beginNext() error {
 	return nil
 }
 
-// successorRoster is the roster of the epoch that a decision makes.
+// successorRoster returns the roster of the epoch that a decision makes.
 func (c *Comm) successorRoster(e *epoch.Epoch, v *membership.Value) (next roster.Roster,
 	err error) {
 	ranks := v.Survivors.Ranks()
@@ -219,7 +222,8 @@ func (c *Comm) successorRoster(e *epoch.Epoch, v *membership.Value) (next roster
 	return next, err
 }
 
-// recoverAutomatically recovers a communicator that was not told to, and ends what is suspended.
+// recoverAutomatically recovers the communicator without a caller, and ends the works that are
+// still suspended. It has a goroutine of its own, because it takes c.changing.
 func (c *Comm) recoverAutomatically(ctx context.Context) {
 	for over := false; !over; {
 		var err error
@@ -277,7 +281,7 @@ func (c *Comm) Shrink(ctx context.Context, o ShrinkOptions) (child *Comm, err er
 		if child, err = c.shrunk(e, d.Value); err != nil {
 			return err
 		}
-		e.Decisions().LeadsTo(child.present.Load().Decisions())
+		e.Decisions().SetSuccessor(child.present.Load().Decisions())
 		if err = child.meetOrRecover(ctx); err != nil {
 			child.Destroy()
 		}
@@ -305,8 +309,8 @@ func (c *Comm) afterRecovery(now func(e *epoch.Epoch) error) error {
 	}
 }
 
-// meetOrRecover is the first meeting of a communicator that this rank has not had before. Where a
-// member dies meanwhile some ranks may have met: they have the communicator, and recover it.
+// meetOrRecover runs the first meeting of a communicator that this rank has not had before. Where a
+// member dies meanwhile some ranks may have met. They have the communicator, and recover it.
 func (c *Comm) meetOrRecover(ctx context.Context) error {
 	err := c.present.Load().Meet(ctx)
 	if errors.Is(err, fault.ErrPeerFailed) || errors.Is(err, fault.ErrRevoked) ||
@@ -316,7 +320,7 @@ func (c *Comm) meetOrRecover(ctx context.Context) error {
 	return err
 }
 
-// shrunk makes the communicator of a decision.
+// shrunk makes the communicator that a decision of Shrink makes.
 func (c *Comm) shrunk(e *epoch.Epoch, v *membership.Value) (*Comm, error) {
 	members := v.Survivors.Ranks()
 	globalRanks, peers := e.Part(members)
@@ -333,9 +337,9 @@ func (c *Comm) shrunk(e *epoch.Epoch, v *membership.Value) (*Comm, error) {
 	return c.runtime.openComm(settings, e.Endpoint(), id, ranks)
 }
 
-// Agree returns those of the flags that all members have set which are left. It works after a
-// failure, too: members that have ended, and those that do not call it, take no part. All that live
-// must call it. See Recover for who is left out, and for the errors.
+// Agree returns the flags that all members that are left have set. It works after a failure, too:
+// members that have ended, and those that do not call it, take no part. All that live must call it.
+// See Recover for who is left out, and for the errors.
 func (c *Comm) Agree(ctx context.Context, flags uint64) (agreed uint64, err error) {
 	ctx, cancel := c.limit(ctx)
 	defer cancel()

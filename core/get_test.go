@@ -67,7 +67,7 @@ func TestGetsWhereReadsAreFast(t *testing.T) {
 	}
 }
 
-// readsCheaply tells whether large sends are best read by their receivers.
+// readsCheaply reports whether large sends are best read by their receivers.
 func readsCheaply(s tune.Shape, reads tune.Reads) bool {
 	return reads == tune.CheapReads || s.Oversubscribed && reads == tune.FastReads
 }

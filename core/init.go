@@ -37,7 +37,7 @@ func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
 	return c, err
 }
 
-// join is Init, whose errors do not tell yet of what they are.
+// join is Init, but its errors do not name the group yet.
 func (r *Runtime) join(ctx context.Context, given Config) (*Comm, error) {
 	r.tellVariables.Do(r.tellEnvironment)
 	config, err := given.Complete(r.config.Getenv)
@@ -87,7 +87,7 @@ func (r *Runtime) alone(ctx context.Context, config config.Completed) (*Comm, er
 		config.GlobalRanks, roster.Alone(address.Address{PID: os.Getpid()})))
 }
 
-// initError gives a failure to meet the other ranks its kind.
+// initError returns the error of a failure to meet the other ranks, of its kind.
 func initError(ctx context.Context, err error, c config.Completed) error {
 	kind := fault.ErrSystem
 	switch {
@@ -140,7 +140,7 @@ func assemble(ctx context.Context, config config.Completed, c bootstrap.JoinConf
 	return roster, err
 }
 
-// verbs says how RDMA devices are to be used.
+// verbs returns how RDMA devices are to be used.
 func (r *Runtime) verbs(config config.Completed) (transport.VerbsConfig, error) {
 	v, err := config.Verbs()
 	v.Library, v.Memory = r.config.Verbs, &r.arenas.Devices
@@ -202,7 +202,7 @@ func (r *Runtime) meet(ctx context.Context, config config.Completed, end *endpoi
 	return comm, nil
 }
 
-// address is what this process publishes of itself, as others read it.
+// address returns what this process publishes of itself, as others read it.
 func (r *Runtime) address(config config.Completed, end *endpoint.Endpoint) address.Address {
 	me := end.Address()
 	me.Forced, me.Net, me.CPUs = config.Transport, config.Net, cpus.Usable()
@@ -230,7 +230,7 @@ func (r *Runtime) openComm(
 	return c, nil
 }
 
-// newComm makes a communicator with the memory of its first epoch. Nobody knows of it before open.
+// newComm makes a communicator with the memory of its first epoch. No peer knows of it before open.
 func (r *Runtime) newComm(
 	settings config.Completed, end *endpoint.Endpoint, ranks roster.Roster,
 ) (*Comm, error) {
@@ -271,7 +271,7 @@ func (c *Comm) discard() {
 	}
 }
 
-// open lets peers in. It takes a use of the endpoint. Where it fails the communicator is gone.
+// open lets peers in, and takes a use of the endpoint. Where it fails it destroys the communicator.
 func (c *Comm) open(id roster.Identity) error {
 	if c.shared.End != nil {
 		c.shared.End.Share()
@@ -287,8 +287,8 @@ func (c *Comm) open(id roster.Identity) error {
 	return nil
 }
 
-// readAddresses reads what the ranks publish of themselves. Hosts tells which say the same of their
-// host.
+// readAddresses reads what the ranks publish of themselves. Ranks with the same number in hosts
+// publish the same of their host.
 func readAddresses(members []bootstrap.Member) (
 	addresses []address.Address, hosts []int, err error,
 ) {

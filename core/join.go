@@ -45,6 +45,7 @@ func (r *Runtime) Join(ctx context.Context, config Config, handles []string) (*C
 	return c, nil
 }
 
+// join asks to be let in, begins the epoch of the members, and meets them there.
 func (c *Comm) join(ctx context.Context, handles []string, store bootstrap.Store) error {
 	c.changing.Lock()
 	w, err := c.acceptor.Apply(ctx, handles, c.runtime.config.Getenv(EnvJoin), store)
@@ -58,7 +59,7 @@ func (c *Comm) join(ctx context.Context, handles []string, store bootstrap.Store
 	return c.meetOrRecover(ctx)
 }
 
-// enter makes this process a member of an epoch.
+// enter makes this process a member of the epoch of a welcome. It is called with c.changing held.
 func (c *Comm) enter(w *join.Welcome) error {
 	ranks, err := c.acceptor.Roster(w)
 	if err != nil {
@@ -69,13 +70,13 @@ func (c *Comm) enter(w *join.Welcome) error {
 	return c.install(ranks, w.Number, false)
 }
 
-// Joining is how many processes wait at this rank to be members: Recover and Grow let them in.
+// Joining returns how many processes wait at this rank to be members: Recover and Grow let them in.
 func (c *Comm) Joining() int { return c.acceptor.Joining() }
 
-// Handle names this process's end of the communicator: to those that are to be members of a group
-// with it, see [Comm.Reconfigure], and to those that are to join it, see [Runtime.Join]. It is a
-// text of base64, of at most 1 KiB, and stays the same as long as the communicator lives. Where the
-// job has no secret, whoever has the text can join.
+// Handle returns a name of this process's end of the communicator: for those that are to be members
+// of a group with it, see [Comm.Reconfigure], and for those that are to join it, see
+// [Runtime.Join]. It is a text of base64, of at most 1 KiB, and stays the same as long as the
+// communicator lives. Where the job has no secret, whoever has the text can join.
 func (c *Comm) Handle() (string, error) { return c.acceptor.Handle() }
 
 // Publish lets processes find the communicator that want to join it: see [Runtime.Join]. From now
@@ -93,7 +94,7 @@ func (c *Comm) Publish(store bootstrap.Store) error {
 		err = fault.Errorf(fault.ErrInvalidArgument, "publish: no store is given, nor %s", EnvStore)
 	}
 	if err == nil && e.Rank == 0 {
-		_, err = c.acceptor.Handle() // here, for a communicator of one begins anew by that
+		_, err = c.acceptor.Handle() // here, because a communicator of one begins another epoch by it
 	}
 	if err != nil {
 		join.CloseStore(store)
@@ -102,8 +103,8 @@ func (c *Comm) Publish(store bootstrap.Store) error {
 	return c.acceptor.Publish(store)
 }
 
-// openEnd gives a communicator of one rank, which was made without one, an end that others can
-// reach.
+// openEnd gives a communicator of one rank, which was made without an endpoint, one that others can
+// reach. It begins another epoch.
 func (c *Comm) openEnd() (*endpoint.Endpoint, error) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -126,7 +127,7 @@ func (c *Comm) openEnd() (*endpoint.Endpoint, error) {
 	return end, c.install(ranks, old.Number()+1, false)
 }
 
-// newIdentity is that of a group that has one member so far.
+// newIdentity makes the identity of a group that has one member so far.
 func newIdentity() roster.Identity {
 	b := make([]byte, 16+32)
 	rand.Read(b)

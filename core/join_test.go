@@ -57,7 +57,7 @@ func joinConfigOf(transport string) Config {
 		LivenessGrace: 2 * time.Second}
 }
 
-// someWait tells whether a process waits at some rank.
+// someWait reports whether a process waits at some rank.
 func (w *world) someWait() bool {
 	for _, c := range w.comms {
 		if c.Joining() > 0 {
@@ -374,7 +374,7 @@ func gather(c *Comm, ofSplit bool) error {
 	return run(c, op)
 }
 
-// meets tells whether the first collective of an epoch has completed on a rank.
+// meets reports whether the first collective of an epoch has completed on a rank.
 func meets(c *Comm) bool {
 	mu := private[sync.Mutex](c, "agreement.mu")
 	mu.Lock()

@@ -20,7 +20,7 @@ func (w *world) publishes(store bootstrap.Store) {
 	w.each(func(rank int) error { return w.comms[rank].Publish(store) })
 }
 
-// names tells whether a store names a member.
+// names reports whether a store names a member.
 func (w *world) names(store bootstrap.Store, rank int) func() bool {
 	handle := w.handles()[rank]
 	return func() bool {

@@ -109,7 +109,7 @@ func (c *Comm) Reconfigure(ctx context.Context, uuid string, handles []string, o
 	return nil
 }
 
-// rosterOf are the members that a list of handles names.
+// rosterOf returns the roster of the members that a list of handles names.
 func (c *Comm) rosterOf(list *meeting.List) (roster.Roster, error) {
 	addresses := make([]address.Address, len(list.Handles))
 	for rank := range list.Handles {

@@ -48,10 +48,10 @@ type Runtime struct {
 	life          context.Context    // until the next Close; guarded by mu
 	endLife       context.CancelFunc // guarded by mu
 	endpoints     endpoint.Pool
-	comms         map[*Comm]bool
+	comms         map[*Comm]bool // guarded by mu
 	lingering     epoch.Lingering
 	arenas        memory.Arenas
-	images        memory.Images // copies of inputs, see package suspended
+	images        memory.Images // copies of inputs: see package suspended
 	tellVariables sync.Once
 	warnOfStore   sync.Once
 }
@@ -83,7 +83,8 @@ func (closed) Error() string { return "all communicators of this process were en
 
 func (closed) Unwrap() error { return fault.ErrAborted }
 
-// Until is a context that also ends when the runtime is closed. Then its cause is an [ErrAborted].
+// Until returns a context that also ends when the runtime is closed. Its cause is an [ErrAborted]
+// then.
 func (r *Runtime) Until(ctx context.Context) (context.Context, context.CancelFunc) {
 	r.mu.Lock()
 	life := r.life
@@ -126,7 +127,7 @@ func (r *Runtime) endpoint(config config.Completed) (*endpoint.Endpoint, error) 
 	return end, nil
 }
 
-// listenError is why a rank cannot listen for its peers.
+// listenError returns the error of a rank that cannot listen for its peers.
 func listenError(err error) *fault.Error {
 	kind := fault.ErrSystem
 	if errors.As(err, new(*transport.InterfaceError)) {
@@ -135,6 +136,7 @@ func listenError(err error) *fault.Error {
 	return fault.From(err, kind, "init")
 }
 
+// forget drops a communicator that is destroyed, and gives its endpoint back.
 func (r *Runtime) forget(c *Comm) {
 	r.mu.Lock()
 	delete(r.comms, c)
@@ -155,7 +157,7 @@ func (r *Runtime) Alloc(bytes int64) (unsafe.Pointer, error) { return r.arenas.A
 func (r *Runtime) Free(p unsafe.Pointer) error { return r.arenas.Free(p) }
 
 // Close destroys all communicators, and ends each Init and Join that waits, with ErrAborted. Nobody
-// can ask for what has been decided in them any more.
+// can ask for decisions of their members any more.
 func (r *Runtime) Close() {
 	r.mu.Lock()
 	r.endLife()

@@ -40,7 +40,7 @@ func (c *Comm) Split(ctx context.Context, color, key int) (*Comm, error) {
 		}
 		answers = epoch.AnswersOf(&child.present.Load().Roster)
 	}
-	// The ranks of the child would wait for one that could not make its own.
+	// Without it the ranks of the child would wait for one that could not make its own.
 	all, err = c.gatherIn(ctx, e, int64(answers))
 	switch {
 	case child == nil:
@@ -88,7 +88,7 @@ func (c *Comm) child(e *epoch.Epoch, split uint64, color int64, members []int) (
 		end.Roster(settings.GroupName, settings.Rank, settings.GlobalRanks, peers))
 }
 
-// splitMembers returns the ranks of a color, by key and rank. All holds (color, key) of each rank.
+// splitMembers returns the ranks of a color, by key and rank. All has (color, key) of each rank.
 func splitMembers(all []int64, color int64) []int {
 	var members []int
 	for r := 0; 2*r < len(all); r++ {

@@ -152,10 +152,10 @@ func comesToPart(t testing.TB, c *Comm, w *Work, part int) {
 
 func fastPathIsOpen(c *Comm) bool { return !c.shared.FastPath.Closed() }
 
-// decides tells whether a rank is in a decision of the members.
+// decides reports whether a rank is in a decision of the members.
 func decides(c *Comm) bool { return now(c).Decisions().Waits() }
 
-// anyBlockedIn tells whether a goroutine waits in a function, for a channel.
+// anyBlockedIn reports whether a goroutine waits in a function, for a channel.
 func anyBlockedIn(function string) bool {
 	all := make([]byte, 1<<20)
 	all = all[:runtime.Stack(all, true)]
@@ -179,13 +179,13 @@ func sentOn(c *Comm, lane int) (n []uint64) {
 	return n
 }
 
-// copiesOnce tells whether the ranks have found that all read each other's memory.
+// copiesOnce reports whether the ranks have found that all read each other's memory.
 func copiesOnce(c *Comm) bool { return now(c).Shape().SingleCopy }
 
 // reads has a rank read a peer's memory by a process.
 func reads(c *Comm, peer int, p exec.Process) { windowOf(c).UseProcess(peer, p) }
 
-// shareableOf tells whether a process has an arena, and how many bytes of it devices know.
+// shareableOf reports whether a process has an arena, and how many bytes of it devices know.
 func shareableOf(r *Runtime) (arena bool, known int64) {
 	err := r.Free(nil)
 	return !strings.HasSuffix(err.Error(), "nothing is"), r.MemoryStats().Registered
@@ -218,7 +218,7 @@ func orderOf(c *Comm) string {
 	return private[order.Order](c, "order").String()
 }
 
-// announced tells whether a rank keeps a peer's refusal, the last of a row.
+// announced reports whether a rank keeps a peer's refusal, the last of a row.
 func (w *world) announced(rank, peer int, sequence uint64) bool {
 	refused := regexp.MustCompile(fmt.Sprintf(`, %d was refused [^,]*#%d \(`, peer, sequence))
 	return refused.MatchString(orderOf(w.comms[rank]))
@@ -237,7 +237,7 @@ func (w *world) forgotten() {
 	}
 }
 
-// hasAnnounced tells whether a rank keeps that a peer waits.
+// hasAnnounced reports whether a rank keeps that a peer waits.
 func hasAnnounced(c *Comm, peer int) bool {
 	return strings.Contains(orderOf(c), fmt.Sprintf(", %d waits in ", peer))
 }
@@ -291,12 +291,12 @@ func awaitLeft(t *testing.T, c *Comm, peer int) {
 	})
 }
 
-// keeps tells whether a rank's sends and receives are in a state: see p2p.Engine.String.
+// keeps reports whether a rank's sends and receives are in a state: see p2p.Engine.String.
 func keeps(c *Comm, state string) bool {
 	return strings.Contains((*private[*p2p.Engine](c, "p2p")).String(), ", "+state)
 }
 
-// sendsInC tells whether callers in C may send.
+// sendsInC reports whether callers in C may send.
 func sendsInC(c *Comm) bool { return keeps(c, "open") && c.shared.FastPath.SendsOpen() }
 
 // linksOf is what reads a rank's links.

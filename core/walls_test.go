@@ -74,7 +74,7 @@ var packages = []packageRule{
 var impure = []string{"C", "context", "net", "os", "runtime", "sync", "sync/atomic", "syscall",
 	"golang.org/x/sys/unix", "github.com/goccl/goccl/rdma"}
 
-// isPure tells whether a pure package may import another.
+// isPure reports whether a pure package may import another.
 func isPure(path string) bool {
 	if name, ok := strings.CutPrefix(path, module); ok {
 		return slices.ContainsFunc(packages, func(p packageRule) bool { return p.name == name && p.pure })

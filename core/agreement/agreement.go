@@ -4,15 +4,18 @@
 //
 // An [Engine] is one rank's part in all decisions of its epoch. They are numbered from 0, and the
 // next one begins when the caller, or a peer, begins it. What a rank learns of its epoch, such as
-// the end of a peer, goes to all decisions by [Engine.Inform]. It is kept, and replayed into a
-// decision that is made later. Each decision is a [membership.Agreement], which is pure. The engine
-// gives it messages, time and what the epoch knows, and carries its actions out by its [Face].
+// the end of a peer, goes to all decisions by [Engine.Inform]. The engine keeps it, and replays it
+// into decisions that are made later. Each decision is a [membership.Agreement], which is pure. The
+// engine gives it messages, time and what the epoch knows. It carries out the actions by its
+// [Face].
 //
 // The caller begins a decision by [Engine.Begin] with a [Proposal], and waits for it by
-// [Engine.Await]. A member that comes later may ask for what has been decided. So an engine
-// outlives its epoch as long as it [Engine.Owes] a decision. Engines of successive epochs are
-// linked by [Engine.LeadsTo]: once the members of an epoch have met, all have gone on with what was
-// decided before, and nobody asks for that any more.
+// [Engine.Await]. A member that comes later may ask for the decision. So an engine outlives its
+// epoch while a decision is [Engine.Unconfirmed]. [Engine.SetSuccessor] links the engines of
+// successive epochs: once the members of an epoch have met, all have gone on with the decisions
+// before, and nobody asks for these any more.
+//
+// Engine.mu is a leaf: no other lock is taken with it held.
 package agreement
 
 import (
@@ -47,8 +50,8 @@ type Face interface {
 	Fence(peer int) (ended, lives bool)
 	// Listen has messages received until stop is called.
 	Listen() (stop func())
-	// Settled tells that nobody can ask for a decision any more. It may be called several times.
-	Settled()
+	// Confirmed tells that nobody can ask for a decision any more. It may be called several times.
+	Confirmed()
 }
 
 // Config is what an engine begins with.
@@ -68,12 +71,13 @@ type Engine struct {
 	decisions []*Decision
 	lost      map[int]membership.Evidence // peers that have ended, and how sure that is
 	joiners   []membership.Joiner         // who ask to be members, in the order in which they came
-	settled   bool                        // see membership.Settle
+	stable    bool                        // see membership.Stable
 	met       bool                        // a collective has completed here
 	allMet    bool                        // so it has on all ranks
 	over      bool                        // the next epoch has begun: no decision begins any more
-	before    *Engine                     // whose members decided on this epoch, until that has met
-	next      *Engine                     // of the epoch that was decided
+	// predecessor is of the epoch whose members decided on this one; nil once this one has met.
+	predecessor *Engine
+	successor   *Engine // of the epoch that was decided
 }
 
 // Decision is a rank's part in one decision.
@@ -104,12 +108,12 @@ var ErrRecovers = errors.New("the members recover by themselves")
 // New makes the engine of an epoch.
 func New(config Config, face Face) *Engine {
 	return &Engine{config: config, face: face, lost: map[int]membership.Evidence{},
-		settled: config.Roster.Founders == nil}
+		stable: config.Roster.Founders == nil}
 }
 
-// find returns the decision of a number that a peer tells of. It is nil where there can be none:
-// peers are ahead by one that this rank has not moved in, and not once the epoch is over. It is
-// called with mu held.
+// find returns the decision of a number that a peer tells of. It returns nil where there can be
+// none: peers are at most one decision ahead that this rank has not begun, and none ahead once the
+// epoch is over. It is called with mu held.
 func (e *Engine) find(number uint32) *Decision {
 	n := uint32(len(e.decisions))
 	switch {
@@ -124,7 +128,7 @@ func (e *Engine) find(number uint32) *Decision {
 // add makes this rank's part in the next decision. It is called with mu held.
 func (e *Engine) add() *Decision {
 	r, number := e.config.Roster, len(e.decisions)
-	known := membership.Known{Settled: e.settled && !e.unmet(), Joiners: e.joiners}
+	known := membership.Known{Stable: e.stable && !e.unmet(), Joiners: e.joiners}
 	for _, peer := range slices.Sorted(maps.Keys(e.lost)) {
 		known.Lost = append(known.Lost, membership.Lost{Peer: peer, Evidence: e.lost[peer]})
 	}
@@ -141,8 +145,8 @@ func (e *Engine) add() *Decision {
 	return d
 }
 
-// Inform gives all decisions news, also later ones if a peer has ended. It returns what carries out
-// what follows of it.
+// Inform gives news to all decisions. That a peer has ended goes to later decisions, too. The
+// caller calls the returned function without locks: it carries out the actions.
 func (e *Engine) Inform(n membership.News) (act func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -155,7 +159,8 @@ func (e *Engine) Inform(n membership.News) (act func()) {
 	return e.inform(n)
 }
 
-// inform is called with mu held.
+// inform gives news to all decisions so far. It is called with mu held. The caller calls the
+// returned function after that.
 func (e *Engine) inform(n membership.News) (act func()) {
 	var acts []func()
 	for _, d := range e.decisions {
@@ -168,7 +173,7 @@ func (e *Engine) inform(n membership.News) (act func()) {
 	}
 }
 
-// step gives a decision news, in the manner of inform.
+// step gives news to one decision, in the manner of inform. It is called with mu held.
 func (e *Engine) step(d *Decision, n membership.News) (act func()) {
 	actions := d.agreement.Step(n)
 	for _, a := range actions {
@@ -212,7 +217,7 @@ func (e *Engine) outError(cause error) *fault.Error {
 		r.Size(), least)
 }
 
-// Receive takes a peer's message. An error tells that no correct peer sends it.
+// Receive takes a peer's message. The error is not nil where no correct peer sends the message.
 func (e *Engine) Receive(from int, payload []byte) error {
 	m, err := membership.Decode(payload, e.config.Roster.Size())
 	if err != nil {
@@ -225,13 +230,14 @@ func (e *Engine) Receive(from int, payload []byte) error {
 	}
 	e.mu.Unlock()
 	act()
-	if m.Settled {
-		e.settle()
+	if m.Stable {
+		e.becomeStable()
 	}
 	return nil
 }
 
-// Offer tells that a process asks to be a member. It returns what carries out what follows of it.
+// Offer tells that a process asks to be a member. The caller calls the returned function without
+// locks, as that of Inform.
 func (e *Engine) Offer(j membership.Joiner) (act func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -254,7 +260,7 @@ func (e *Engine) Withdraw(handle []byte) (act func()) {
 }
 
 // Begin begins the decision on a proposal, or goes on with one that has not ended. Members that a
-// failure blames for a timeout take no part if they do not answer now; nor do the excluded.
+// failure blames for a timeout take no part if they do not answer now. The excluded take no part.
 func (e *Engine) Begin(ctx context.Context, m Proposal, blamed, exclude []int) *Decision {
 	var nonce [membership.NonceSize]byte
 	rand.Read(nonce[:])
@@ -283,8 +289,8 @@ func (e *Engine) Begin(ctx context.Context, m Proposal, blamed, exclude []int) *
 }
 
 // Await waits until a decision that has begun on a proposal has ended, for as long as the context
-// lasts. It waits for silent members for half of that time. An error tells that this rank has no
-// part in what follows, or that nothing follows: see [ErrRecovers], too.
+// lasts. It waits for silent members for half of that time. It returns an error where this rank has
+// no part in what follows, or where nothing follows. [ErrRecovers] is one of these errors.
 func (e *Engine) Await(ctx context.Context, d *Decision, m Proposal) error {
 	e.await(ctx, d)
 	if d.cause != nil {
@@ -315,6 +321,7 @@ func (e *Engine) Await(ctx context.Context, d *Decision, m Proposal) error {
 	return nil
 }
 
+// await steps a decision by time until it has ended.
 func (e *Engine) await(ctx context.Context, d *Decision) {
 	defer e.face.Listen()()
 	step := func(n membership.News) {
@@ -361,9 +368,9 @@ func (e *Engine) await(ctx context.Context, d *Decision) {
 	}
 }
 
-// fence tells of those of some peers that do not answer now. One that shares memory with this rank
-// is killed if it is stopped. If it is not it may be late, and counts as silent only once it has
-// been waited for.
+// fence returns news of those of some peers that do not answer now. It kills a stopped peer that
+// shares memory with this rank. One that is not stopped may be late, and counts as silent only once
+// it has been waited for.
 func (e *Engine) fence(ctx context.Context, peers []int, waited bool) (news []membership.News) {
 	if len(peers) == 0 {
 		return nil
@@ -402,17 +409,18 @@ func (e *Engine) Waits() bool {
 	return d.begun && d.Value == nil && d.cause == nil
 }
 
-// Owes reports whether a member may still ask for a decision of the epoch.
-func (e *Engine) Owes() bool {
+// Unconfirmed reports whether a member may still ask for a decision of the epoch: it is not known
+// to have gone on with it.
+func (e *Engine) Unconfirmed() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.owes()
+	return e.unconfirmed()
 }
 
-// owes is called with mu held.
-func (e *Engine) owes() bool {
+// unconfirmed is called with mu held.
+func (e *Engine) unconfirmed() bool {
 	return slices.ContainsFunc(e.decisions, func(d *Decision) bool {
-		return d.Value != nil && !d.agreement.Settled()
+		return d.Value != nil && !d.agreement.Confirmed()
 	})
 }
 

@@ -28,10 +28,10 @@ type member struct {
 	of   *group
 	rank int
 
-	mu      sync.Mutex
-	dead    bool
-	outs    []*fault.Error
-	settled int
+	mu        sync.Mutex
+	dead      bool
+	outs      []*fault.Error
+	confirmed int
 
 	silent       func(peers []int) []int
 	ended, lives bool // what Fence finds
@@ -89,17 +89,17 @@ func (m *member) Fence(peer int) (ended, lives bool) {
 
 func (m *member) Listen() (stop func()) { return func() {} }
 
-func (m *member) Settled() {
+func (m *member) Confirmed() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.settled++
+	m.confirmed++
 }
 
 // left is how often a member has been told that nobody can ask for a decision any more.
 func (m *member) left() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.settled
+	return m.confirmed
 }
 
 // die has a member die, and those of some ranks know of it.
@@ -147,7 +147,7 @@ func TestDecide(t *testing.T) {
 	g := newGroup(t, 3, Config{}, nil)
 	decisions, errs := g.decide(soon(t), agrees(7, 6, 3), 0, 1, 2)
 	for rank, d := range decisions {
-		if m := g.members[rank]; m.Unmet() || !m.Owes() {
+		if m := g.members[rank]; m.Unmet() || !m.Unconfirmed() {
 			t.Errorf("rank %d waits for newcomers, or owes nothing", rank)
 		}
 		if errs[rank] != nil || d.Record.Flags != 2 {
@@ -330,7 +330,8 @@ func TestOut(t *testing.T) {
 		_, errs := g.decide(ctx, recovers, 0)
 		cancel()
 		m := g.members[0]
-		if !errors.Is(errs[0], test.want) || !errors.Is(m.Cause(), test.want) || m.Waits() || m.Owes() {
+		if !errors.Is(errs[0], test.want) || !errors.Is(m.Cause(), test.want) || m.Waits() ||
+			m.Unconfirmed() {
 			t.Errorf("%s: %v, %v", name, errs[0], m.Cause())
 		}
 		if _, errs = g.decide(ctx, recovers, 0); !errors.Is(errs[0], test.want) || m.Len() != 1 {
@@ -393,23 +394,23 @@ func TestDecisionsOfAFaultyMember(t *testing.T) {
 	}
 }
 
-// A decision is owed until all members are known to have gone on: by a meeting of the next epoch,
-// or of a later one, or because they have ended.
-func TestSettled(t *testing.T) {
+// A decision is unconfirmed until all members are known to have gone on: by a meeting of the next
+// epoch, or of a later one, or because they have ended.
+func TestConfirmed(t *testing.T) {
 	for _, later := range []int{1, 2} {
 		g := newGroup(t, 3, Config{}, nil)
 		if _, errs := g.decide(soon(t), recovers, 0, 1, 2); errors.Join(errs...) != nil {
 			t.Fatal(errs)
 		}
 		m, before := g.members[0], g
-		if !m.Owes() {
+		if !m.Unconfirmed() {
 			t.Fatal("nobody can ask for the decision")
 		}
 		for range later { // epochs of two, of whom the last one meets
 			next := newGroup(t, 2, Config{}, func(r *roster.Roster) {
 				r.Founders = membership.NewSet(2, 0, 1)
 			})
-			before.members[0].LeadsTo(next.members[0].Engine)
+			before.members[0].SetSuccessor(next.members[0].Engine)
 			before = next
 		}
 		last := before.members[0]
@@ -417,16 +418,16 @@ func TestSettled(t *testing.T) {
 			t.Fatal("it is stable before its members have met")
 		}
 		last.AllMet()
-		if !m.Owes() || m.left() > 0 {
+		if !m.Unconfirmed() || m.left() > 0 {
 			t.Fatal("the member that has not met may ask, and cannot")
 		}
 		if !last.Stable() {
 			t.Error("it is not stable though its members have met")
 		}
 		g.die(2, 0)
-		m.CheckSettled()
-		if m.Owes() || m.left() != 1 {
-			t.Errorf("the decision is still owed, told %d times", m.left())
+		m.CheckConfirmed()
+		if m.Unconfirmed() || m.left() != 1 {
+			t.Errorf("the decision is still unconfirmed, told %d times", m.left())
 		}
 	}
 }
@@ -435,7 +436,7 @@ func TestSettled(t *testing.T) {
 // for others only after the second meeting, also where a founder has heard before that it is.
 func TestNewcomers(t *testing.T) {
 	settled := membership.Message{Kind: membership.Notice, Ended: membership.NewSet(3),
-		Excluded: membership.NewSet(3), Settled: true}
+		Excluded: membership.NewSet(3), Stable: true}
 	for _, heard := range []bool{false, true} {
 		for rank := range 3 {
 			t.Run(fmt.Sprint(heard, rank), func(t *testing.T) {

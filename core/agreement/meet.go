@@ -19,7 +19,8 @@ func (e *Engine) Unmet() bool {
 // unmet is called with mu held.
 func (e *Engine) unmet() bool { return len(e.config.Roster.Joined) > 0 && !e.allMet }
 
-// Strangers are the newcomers that this rank, which is none, has not met: it may do without them.
+// Strangers returns the newcomers that this rank has not met, and may do without. A newcomer has no
+// strangers.
 func (e *Engine) Strangers() (ranks []int) {
 	e.mu.Lock()
 	met := e.met
@@ -31,40 +32,41 @@ func (e *Engine) Strangers() (ranks []int) {
 	return ranks
 }
 
-// LeadsTo tells that a decision has made another epoch, which this rank is about to begin.
-func (e *Engine) LeadsTo(next *Engine) {
+// SetSuccessor links the engine with that of the epoch which a decision has made, and which this
+// rank is about to begin. It never holds the locks of both.
+func (e *Engine) SetSuccessor(next *Engine) {
 	next.mu.Lock()
-	next.before = e
+	next.predecessor = e
 	next.mu.Unlock()
 	e.mu.Lock()
-	e.next = next
+	e.successor = next
 	e.mu.Unlock()
 }
 
-// Met tells that a first collective has completed here, and so this rank has met all members.
+// Met tells that the first collective has completed here: this rank has met all members.
 func (e *Engine) Met() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.met = true
 }
 
-// AllMet tells that the first meeting is over: all members have begun the epoch, and have gone on
-// with all that was decided in the epochs before. None of them does without newcomers any more.
+// AllMet tells that the first meeting is over: all members have begun the epoch, and so have gone
+// on with all decisions of the epochs before. None of them does without newcomers any more.
 func (e *Engine) AllMet() {
 	e.mu.Lock()
-	waited := e.settled && e.unmet()
+	waited := e.stable && e.unmet()
 	e.met, e.allMet = true, true
 	e.mu.Unlock()
 	if waited {
-		e.tellSettled()
+		e.tellStable()
 	} else if !e.config.Roster.Contested {
-		e.settle()
+		e.becomeStable()
 	}
 	here := map[address.ProcessID]bool{}
 	for rank := range e.config.Roster.Peers {
 		here[e.config.Roster.Peers[rank].Process] = true
 	}
-	for b := e.takeBefore(); b != nil; b = b.takeBefore() {
+	for b := e.takePredecessor(); b != nil; b = b.takePredecessor() {
 		var ranks []int
 		for rank := range b.config.Roster.Peers {
 			if here[b.config.Roster.Peers[rank].Process] {
@@ -72,58 +74,58 @@ func (e *Engine) AllMet() {
 			}
 		}
 		b.Inform(membership.Installed{Ranks: ranks})()
-		b.CheckSettled()
+		b.CheckConfirmed()
 	}
 }
 
-// takeBefore returns the engine of the epoch before, and forgets it: it is told of later ones only
-// once.
-func (e *Engine) takeBefore() *Engine {
+// takePredecessor returns the engine of the epoch before, and forgets it: each engine is told of
+// later epochs only once.
+func (e *Engine) takePredecessor() *Engine {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	before := e.before
-	e.before = nil
-	return before
+	p := e.predecessor
+	e.predecessor = nil
+	return p
 }
 
-// CheckSettled does what can be done once nobody can ask for a decision of the epoch any more. It
-// follows what informs of members.
-func (e *Engine) CheckSettled() {
+// CheckConfirmed looks whether all decisions of the epoch are confirmed, and tells the face and the
+// successor then. The caller calls it after news of members.
+func (e *Engine) CheckConfirmed() {
 	e.mu.Lock()
-	owes, next, settled := e.owes(), e.next, e.settled
+	unconfirmed, successor, stable := e.unconfirmed(), e.successor, e.stable
 	e.mu.Unlock()
-	if settled && next != nil && !owes {
-		next.settle()
+	if stable && successor != nil && !unconfirmed {
+		successor.becomeStable()
 	}
-	if !owes {
-		e.face.Settled()
+	if !unconfirmed {
+		e.face.Confirmed()
 	}
 }
 
-// settle tells that no member of the epoch before can decide otherwise.
-func (e *Engine) settle() {
+// becomeStable notes that no member of the epoch before can decide otherwise.
+func (e *Engine) becomeStable() {
 	e.mu.Lock()
-	settled := e.settled
-	e.settled = true
+	stable := e.stable
+	e.stable = true
 	e.mu.Unlock()
-	if !settled {
-		e.tellSettled()
-		e.CheckSettled()
+	if !stable {
+		e.tellStable()
+		e.CheckConfirmed()
 	}
 }
 
-// tellSettled tells that the epoch is settled, see membership.Settle, unless a member may still do
+// tellStable tells that the epoch is stable, see membership.Stable, unless a member may still do
 // without newcomers. These hear of it from the others.
-func (e *Engine) tellSettled() {
+func (e *Engine) tellStable() {
 	e.mu.Lock()
 	if e.unmet() {
 		e.mu.Unlock()
 		return
 	}
 	r := e.config.Roster
-	act := e.inform(membership.Settle{})
+	act := e.inform(membership.Stable{})
 	tell := membership.Message{Kind: membership.Notice, Epoch: uint32(len(e.decisions)),
-		Ended: membership.NewSet(r.Size()), Excluded: membership.NewSet(r.Size()), Settled: true}
+		Ended: membership.NewSet(r.Size()), Excluded: membership.NewSet(r.Size()), Stable: true}
 	e.mu.Unlock()
 	act()
 	for rank := range r.Size() {
@@ -137,5 +139,5 @@ func (e *Engine) tellSettled() {
 func (e *Engine) Stable() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.settled
+	return e.stable
 }

@@ -83,7 +83,7 @@ func judge(states map[int][]byte, minSize int) (decided []byte, closed bool) {
 // readRecord reads that of a value which ranks have decided on. A member has made it: what cannot
 // be is refused.
 func readRecord(value *membership.Value, ranks int) (v Record, err error) {
-	if err = json.Unmarshal(value.Verdict, &v); err != nil {
+	if err = json.Unmarshal(value.Record, &v); err != nil {
 		return v, fmt.Errorf("%w: the record: %w", transport.ErrProtocol, err)
 	}
 	for rank := range v.Calls {

@@ -21,7 +21,7 @@ func FuzzRecord(f *testing.F) {
 		survivors := membership.NewSet(3, 0, 2)
 		made, _ := judge(map[int][]byte{0: state, 2: state}, 0)
 		for _, record := range [][]byte{text, made} {
-			v, err := readRecord(&membership.Value{Survivors: survivors, Verdict: record}, 3)
+			v, err := readRecord(&membership.Value{Survivors: survivors, Record: record}, 3)
 			if err != nil {
 				continue
 			}

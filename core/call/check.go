@@ -167,8 +167,8 @@ func (o *Operation) checkOverlap(f form, rank int) error {
 	return nil
 }
 
-// Disjoint tells whether inputs and outputs share no memory for certain: all of the ones lie before
-// all of the others. Where Check lets no memory be shared they always do.
+// Disjoint reports whether inputs and outputs share no memory for certain: all of the ones lie
+// before all of the others. Where Check lets no memory be shared they always do.
 func (o *Operation) Disjoint() bool {
 	switch o.form().sharing {
 	case apart:

@@ -103,7 +103,7 @@ var forms = [...]form{
 
 func (o *Operation) form() form { return forms[o.Collective] }
 
-// own tells whether in[i] and out[j] hold the same part of the data on a rank, as far as their
+// own reports whether in[i] and out[j] hold the same part of the data on a rank, as far as their
 // numbers tell.
 func (f form) own(i, j, rank int) bool {
 	switch {
@@ -117,12 +117,13 @@ func (f form) own(i, j, rank int) bool {
 	return true
 }
 
-// PointToPoint tells whether the operation is a send or a receive.
+// PointToPoint reports whether the operation is a send or a receive.
 func (o *Operation) PointToPoint() bool {
 	return o.Collective == plan.Send || o.Collective == plan.Recv
 }
 
-// Uses tells whether a rank has the inputs, and whether it has the outputs: some only the root has.
+// Uses reports whether a rank has the inputs, and whether it has the outputs: some only the root
+// has.
 func (o *Operation) Uses(rank int) (in, out bool) {
 	isRoot, only := o.Root == rank, o.form().root
 	return isRoot || only != inputs, isRoot || only != outputs

@@ -36,7 +36,7 @@ type Wire interface {
 	Put(ctx context.Context, run *exec.Run) error
 	// Release gives slots back that the run has released to its present peer.
 	Release(ctx context.Context, run *exec.Run)
-	// Wait waits for what the run waits for: a little while, or until a time. It tells whether a
+	// Wait waits for what the run waits for: a little while, or until a time. It reports whether a
 	// signal came to the thread.
 	Wait(run *exec.Run, until time.Duration) (interrupted bool)
 	// Leave leaves reading to other threads, until the next Wait.
@@ -107,7 +107,7 @@ func (e *Engine) Run() *exec.Run { return e.run }
 // Algorithm is that of the present or last collective.
 func (e *Engine) Algorithm() plan.Algorithm { return e.algorithm }
 
-// Begun tells whether the present collective has begun.
+// Begun reports whether the present collective has begun.
 func (e *Engine) Begun() bool { return e.begun }
 
 // Abandon gives the present collective up.
@@ -280,7 +280,8 @@ func (e *Engine) blocked(interrupted bool) Outcome {
 	return Outcome{Status: Blocked, Since: e.since, Interrupted: interrupted}
 }
 
-// connect waits for the connection to the run's peer. It tells whether that is over before a time.
+// connect waits for the connection to the run's peer. It reports whether that is over before a
+// time.
 func (e *Engine) connect(until time.Duration) bool {
 	e.Wire.Leave(e.run)
 	var next []int
@@ -322,7 +323,7 @@ func (e *Engine) publish(p *work.Part) {
 	}
 }
 
-// shareable tells whether an operation's buffers may be: whether the first one is.
+// shareable reports whether an operation's buffers may be: whether the first one is.
 func (e *Engine) shareable(op *call.Operation) bool {
 	for _, blocks := range [][]unsafe.Pointer{op.In, op.Out} {
 		if len(blocks) > 0 {

@@ -152,7 +152,7 @@ func (l lengths) list(bytes []int64) []int64 {
 	return slices.Clone(bytes)
 }
 
-// are tells whether blocks with these lengths, and a list that is kept beside, have those bytes.
+// are reports whether blocks with these lengths, and a list that is kept beside, have those bytes.
 func (l lengths) are(list, bytes []int64) bool {
 	return l.each != uneven || slices.Equal(list, bytes)
 }

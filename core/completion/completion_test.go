@@ -149,8 +149,8 @@ func histories(ranks, calls int) (all []history) {
 	return all
 }
 
-// has tells whether a rank has the result of a collective that it has ended: it keeps those of the
-// last two short ones, and has that of a work that has not ended.
+// has reports whether a rank has the result of a collective that it has ended: it keeps those of
+// the last two short ones, and has that of a work that has not ended.
 func (h *history) has(rank, number int) bool {
 	numbers := h.numbers()
 	s := h.ranks[rank]
@@ -176,7 +176,7 @@ func (h *history) progress(rank int) Progress {
 	return p
 }
 
-// worksEnded tells whether the work of a collective has ended on a rank.
+// worksEnded reports whether the work of a collective has ended on a rank.
 func (h *history) workEnded(rank, number int) bool {
 	numbers := h.numbers()
 	if numbers[number-1].confirms() {

@@ -1,5 +1,9 @@
-// Package endpoint keeps the endpoints of a process. Communicators whose settings of the network
-// are the same share one, and so their links. It closes when the last of them leaves it.
+// Package endpoint keeps the endpoints of a process. Communicators with the same settings of the
+// network share one, and so share their links. It closes when the last of them leaves it.
+//
+// Locks: Pool.mu guards which endpoints there are. Endpoint.mu keeps what is held and watched of
+// peers' processes together. Under it the locks of [transport.Endpoint] are taken, and that of the
+// life words that [exec.WatchLife] watches. Neither of the two is taken with the other held.
 package endpoint
 
 import (
@@ -23,7 +27,7 @@ type Key struct {
 }
 
 // Pool has the endpoints of a process. Its methods, and those of its endpoints, may be called from
-// any goroutine.
+// any goroutine. Before the first Open its fields may be set.
 type Pool struct {
 	Logger *slog.Logger
 	OnFD   func(fd int, open bool) // told of each socket that opens or closes
@@ -32,7 +36,7 @@ type Pool struct {
 	open map[Key]*Endpoint // guarded by mu
 }
 
-// Endpoint is a transport.Endpoint that is shared.
+// Endpoint is a [transport.Endpoint] that communicators share.
 type Endpoint struct {
 	*transport.Endpoint
 	pool *Pool
@@ -72,7 +76,7 @@ func (p *Pool) Open(key Key) (*Endpoint, error) {
 	return e, nil
 }
 
-// Share takes one more use of the endpoint.
+// Share takes one more use of the endpoint. Leave gives it back.
 func (e *Endpoint) Share() {
 	e.pool.mu.Lock()
 	defer e.pool.mu.Unlock()
@@ -102,8 +106,8 @@ func (e *Endpoint) Leave() {
 }
 
 // HoldPeer keeps what the kernel tells of a process of this host until ReleasePeer: see
-// [transport.Endpoint.Hold]. Links to it end as soon as the kernel knows of its end. Where its life
-// word cannot be seen they do when its sockets are closed.
+// [transport.Endpoint.Hold]. Links to the process end as soon as the kernel knows of its end. Where
+// its life word cannot be seen, they end when its sockets are closed.
 func (e *Endpoint) HoldPeer(a *address.Address) (pidfd int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -137,16 +141,17 @@ func (e *Endpoint) watch(a *address.Address) {
 	}
 }
 
-// CanRead reports whether this process can read the memory of another of this host. The number is
-// that process's word: a link over which memory goes stands only if the kernel says the same.
+// CanRead reports whether this process can read the memory of another process of this host. The
+// address has the process's number as that process tells it. A link with shared memory is made only
+// if the kernel tells the same number.
 func (e *Endpoint) CanRead(a *address.Address) bool {
 	p := exec.Process{PID: a.PID, FD: e.Hold(a)}
 	defer e.Release(a.Process)
 	return exec.CanGet(p, exec.Mark(a.Mark)) == nil
 }
 
-// Roster makes a roster. It finds the peers whose memory this process can read. The endpoint may be
-// nil where there are no peers.
+// Roster makes a roster, and notes the peers whose memory this process can read. The endpoint may
+// be nil where there are no peers.
 func (e *Endpoint) Roster(
 	name string, rank int, globalRanks []int, peers roster.Peers,
 ) roster.Roster {

@@ -24,7 +24,7 @@ type history struct {
 // Last implements order.Log.
 func (h history) Last() uint64 { return h.Sequence() }
 
-// Queued implements order.Log. It is called with the epoch's lock held.
+// Queued implements order.Log. It is called with Epoch.mu held.
 func (h history) Queued(first, last uint64) (m plan.Message, ok bool) {
 	for _, w := range h.e.queue.All() {
 		for _, p := range w.Parts() {
@@ -36,8 +36,8 @@ func (h history) Queued(first, last uint64) (m plan.Message, ok bool) {
 	return m, false
 }
 
-// Refuse tells that the caller was refused a collective, or a batch with one, before it came to
-// Start. Start does the same for what it refuses itself. It waits for nobody.
+// Refuse tells the peers that the caller was refused a collective, or a batch with one, before it
+// came to Start. Start does the same for what it refuses itself. Refuse waits for nobody.
 func (e *Epoch) Refuse(reason string) {
 	e.lockOrder()
 	if e.Failure() != nil {
@@ -59,8 +59,8 @@ func (e *Epoch) Refuse(reason string) {
 	}
 }
 
-// RefuseStart is Refuse for operations that were to be started together, and returns why they are
-// not. Of sends and receives alone nobody is told.
+// RefuseStart is Refuse for operations that were to be started together. It returns why they are
+// not started. It tells nobody where all are sends and receives.
 func (e *Epoch) RefuseStart(why error, operations []call.Operation) error {
 	if slices.ContainsFunc(operations, func(o call.Operation) bool { return !o.PointToPoint() }) {
 		e.Refuse(why.Error())
@@ -92,7 +92,8 @@ func (e *Epoch) tellRefusals(peer int, timeout time.Duration) {
 // next call has been seen.
 const refusalTime = time.Second
 
-// mismatchError tells of two ranks that call different things, or the same with different sizes.
+// mismatchError returns the error of two ranks that call different operations, or the same one with
+// different sizes.
 func (e *Epoch) mismatchError(
 	mine plan.Message, run *exec.Run, peer int, seen plan.Message, sent order.Traffic,
 ) *fault.Error {
@@ -116,8 +117,8 @@ func (e *Epoch) mismatchError(
 	return e.order.Differ(mine, peer, seen)
 }
 
-// announce tells the peers what this rank waits in. Those that do another thing at the same place
-// in the order find it out.
+// announce tells the peers what this rank waits in. Peers that do something else at the same place
+// in the order find the mismatch.
 func (e *Epoch) announce(m plan.Message) {
 	e.group.Broadcast(transport.Header{Type: frameAnnounce, Seq: m.Sequence}, order.Encode(m))
 }

@@ -24,10 +24,10 @@ type dial struct {
 	ended chan struct{} // closed when it is made, or has failed
 }
 
-// connect starts a connection to a peer, if there is none. The channel that it returns is closed
-// when the attempt is over. Next are peers that are needed soon: some of them are dialed at the
-// same time. An attempt that fails fails the epoch, except where the peer is gone: PeerDown
-// or PeerLeft report that, and what needs the peer fails then.
+// connect starts a connection to a peer, if there is none. It closes the channel that it returns
+// when the attempt is over. Next are peers that are needed soon: it dials some of them at the same
+// time. A failed attempt fails the epoch, unless the peer is gone: PeerDown or PeerLeft report
+// that, and what needs the peer fails then.
 func (e *Epoch) connect(peer int, next ...int) <-chan struct{} {
 	d := &e.dialer
 	d.mu.Lock()
@@ -50,7 +50,7 @@ func (e *Epoch) connect(peer int, next ...int) <-chan struct{} {
 	return now.ended
 }
 
-// plan needs mu.
+// plan notes a dial of a peer, if there is none. It is called with mu held.
 func (d *dialer) plan(peer int) *dial {
 	if d.dials == nil {
 		d.dials = map[int]*dial{}
@@ -61,13 +61,13 @@ func (d *dialer) plan(peer int) *dial {
 	return d.dials[peer]
 }
 
-// begin needs mu.
+// begin marks a planned dial as begun. It is called with mu held.
 func (d *dialer) begin(planned *dial) {
 	planned.begun = true
 	d.busy++
 }
 
-// take begins the next of the dials that are planned, if there is room.
+// take begins the next of the planned dials, if fewer than mostDials are under way.
 func (d *dialer) take() (peer int, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -82,7 +82,7 @@ func (d *dialer) take() (peer int, ok bool) {
 	return 0, false
 }
 
-// end takes a dial that has ended.
+// end notes that a dial has ended.
 func (d *dialer) end(peer int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -91,14 +91,14 @@ func (d *dialer) end(peer int) {
 	d.busy--
 }
 
-// dialNext makes connections that are planned, as far as there is room.
+// dialNext begins planned dials while there is room.
 func (e *Epoch) dialNext() {
 	for peer, ok := e.dialer.take(); ok; peer, ok = e.dialer.take() {
 		e.dial(peer)
 	}
 }
 
-// dial makes the connection to a peer, whose dial has begun.
+// dial makes the connection to a peer whose dial has begun.
 func (e *Epoch) dial(peer int) {
 	e.spawn(func() {
 		err := e.group.Meet(e.works.Context, peer)

@@ -16,13 +16,13 @@ import (
 	"github.com/goccl/goccl/core/tune"
 )
 
-// voter is an epoch as its decisions see it.
+// voter is an epoch as its agreement sees it.
 type voter struct{ *Epoch }
 
 // messageTime is how long a message of an agreement may take. What is lost is sent again.
 const messageTime = 2 * time.Second
 
-// Send implements agreement.Face. What a peer does not read that has attached waits in its link's
+// Send implements agreement.Face. A message that an attached peer does not read waits in its link's
 // queue, which has a bound.
 func (e voter) Send(to int, message []byte) {
 	e.mu.Lock()
@@ -32,7 +32,7 @@ func (e voter) Send(to int, message []byte) {
 	if group == nil || group.TrySend(to, h, message) || group.Notify(to, h, message) {
 		return
 	}
-	go func() { // it may go on after the end of the epoch, so it is none of its tasks
+	go func() { // no task of the epoch: it may go on after the epoch's end
 		ctx, cancel := context.WithTimeout(context.Background(), messageTime)
 		defer cancel()
 		_ = group.Send(ctx, to, h, message) // see above
@@ -54,16 +54,16 @@ func (e voter) Fence(peer int) (ended, lives bool) { return e.end.Fence(e.Peers[
 // Listen implements agreement.Face.
 func (e voter) Listen() (stop func()) { return e.listen() }
 
-// Settled implements agreement.Face: it leaves the group of an epoch that has ended.
-func (e voter) Settled() {
+// Confirmed implements agreement.Face: it leaves the group of an epoch that has ended.
+func (e voter) Confirmed() {
 	if e.config.Lingering.remove(e.Epoch) {
 		go e.leave() // a handler may not wait for itself
 	}
 }
 
-// Decide has the epoch's members decide who goes on. Members that are lost or do not answer take no
-// part, nor do the excluded. It waits for the others for half of the context's time. The error is
-// agreement.ErrRecovers where members recover by themselves, which comes first.
+// Decide has the epoch's members decide who goes on. Members that are lost, that do not answer, or
+// that are excluded take no part. It waits for the others for half of the context's time. The error
+// is agreement.ErrRecovers where members recover by themselves, which comes first.
 func (e *Epoch) Decide(ctx context.Context, m agreement.Proposal, exclude []int) (
 	*agreement.Decision, error) {
 	m.Ended = !m.Completes && e.Failure() != nil
@@ -80,12 +80,12 @@ func (e *Epoch) Decide(ctx context.Context, m agreement.Proposal, exclude []int)
 	return d, nil
 }
 
-// DecideSuccessor is Decide on who is in the next epoch. It returns how far this rank has come in
-// this one, if it has failed.
+// DecideSuccessor has the members decide who is in the next epoch. It also returns how far this
+// rank has come in this one.
 func (e *Epoch) DecideSuccessor(ctx context.Context, m agreement.Proposal) (
 	d *agreement.Decision, ended suspended.Ended, err error) {
 	if e.Failure() == nil {
-		// Collectives that have ended on other ranks end on this one, too.
+		// After the barrier, collectives that have ended on other ranks have ended on this one, too.
 		deadline, _ := ctx.Deadline()
 		half, cancel := context.WithTimeout(ctx, time.Until(deadline)/2)
 		err := e.Service().Barrier(half)
@@ -95,7 +95,7 @@ func (e *Epoch) DecideSuccessor(ctx context.Context, m agreement.Proposal) (
 		}
 	}
 	if e.Failure() != nil {
-		// No operation of the epoch may read or write buffers any more when others hear from this rank.
+		// When others hear from this rank, no operation of the epoch reads or writes buffers any more.
 		e.EndWorks(nil)
 	}
 	e.lockOrder()
@@ -115,7 +115,7 @@ func (e *Epoch) DecideSuccessor(ctx context.Context, m agreement.Proposal) (
 	return d, ended, err
 }
 
-// blamed are the peers that a failure blames for a timeout.
+// blamed returns the peers that the epoch's failure blames for a timeout.
 func (e *Epoch) blamed() (peers []int) {
 	failure := e.Failure()
 	if failure == nil || !errors.Is(failure, fault.ErrTimeout) {
@@ -129,10 +129,10 @@ func (e *Epoch) blamed() (peers []int) {
 	return peers
 }
 
-// absent are the newcomers that the members do without after a first meeting has failed: those that
-// are lost, and those that do not answer and are blamed. Where its time was over they are those
-// that have not come or, where nobody is missing, all of them: one says that it has come, and has
-// not.
+// absent returns the newcomers that the members do without after a first meeting has failed. These
+// are the lost ones, and those that are blamed and do not answer. Where the meeting's time was over
+// they are those that have not come. Where nobody is missing then, they are all newcomers: one of
+// them says that it has come, and has not.
 func (e *Epoch) absent(ctx context.Context) (ranks []int) {
 	failure, strangers := e.Failure(), e.agreement.Strangers()
 	if failure == nil || len(strangers) == 0 {
@@ -170,9 +170,9 @@ func (e *Epoch) absent(ctx context.Context) (ranks []int) {
 	return ranks
 }
 
-// Meet is the first collective of an epoch whose members have not been in one before: it waits for
-// all, and settles what all must answer alike. For newcomers it waits for half of the context's
-// time, so that the members can do without them in the other half.
+// Meet runs the first collective of an epoch whose members have not been in one together before. It
+// waits for all members, and takes what all have answered alike. It waits for newcomers for half of
+// the context's time, so that the members can do without them in the other half.
 func (e *Epoch) Meet(ctx context.Context) error {
 	if len(e.Joined) > 0 {
 		deadline, _ := ctx.Deadline()
@@ -203,10 +203,10 @@ func (e *Epoch) Meet(ctx context.Context) error {
 	return nil
 }
 
-// findOut is how long it takes at most to find out who has not come.
+// findOut is the most time that it takes to find out who has not come.
 const findOut = 2*askTime + 2*askMost
 
-// AnswersOf are what this rank tells the others of a roster.
+// AnswersOf returns what this rank tells the others of a roster.
 func AnswersOf(ranks *roster.Roster) bootstrap.Answers {
 	reads := tune.CheapReads
 	if ranks.Measures() {
@@ -215,16 +215,16 @@ func AnswersOf(ranks *roster.Roster) bootstrap.Answers {
 	return bootstrap.Answers(ranks.Answers(reads))
 }
 
-// NewcomersFail reports whether an error is that of a first meeting with newcomers whose time was
-// over, or which somebody has left or given up: then the members do without those that have not
+// NewcomersFail reports whether an error is that of a first meeting with newcomers, whose time was
+// over, or which somebody has left or given up. Then the members do without those that have not
 // come.
 func (e *Epoch) NewcomersFail(err error) bool {
 	return (errors.Is(err, fault.ErrTimeout) || errors.Is(err, fault.ErrAborted)) &&
 		e.agreement.Unmet()
 }
 
-// Leads reports whether newcomers are to come to this rank: it is the lowest of those that live.
-// Where the epoch has failed others may go on without it, unless it waits for their decision.
+// Leads reports whether newcomers are to come to this rank: it is the lowest that lives. Where the
+// epoch has failed it leads only while it waits for a decision: else others may go on without it.
 func (e *Epoch) Leads() bool {
 	for peer := range e.Rank {
 		if _, gone := e.departure(peer); !gone {

@@ -8,24 +8,24 @@ import (
 	"github.com/goccl/goccl/core/suspended"
 )
 
-// EndWorks ends all works of the epoch with the cause, unless a failure has. When it returns no
-// operation of the epoch reads or writes buffers any more.
+// EndWorks ends all works of the epoch with the cause, unless a failure has ended them. When it
+// returns no operation of the epoch reads or writes buffers any more.
 func (e *Epoch) EndWorks(cause *fault.Error) {
 	e.Fail(cause, false)
 	<-e.stopped // by this call or by a failure before it
 	// The next epoch uses the fast path, too. A thread in it sees the failure, and hands over.
 	e.lockOrder()
 	e.mu.Unlock()
-	// After the goodbye nothing can be said. Peers that were not told of a refusal would blame the
+	// Nothing can be said after the goodbye. Peers that were not told of a refusal would blame the
 	// end of this process instead.
 	e.tellers.Wait()
 	e.queue.Drain()
 	e.starting.Wait() // works that a preempted call has queued are suspended, too
 }
 
-// Finish ends all works of the epoch, and tells peers that this rank has left it. It waits for a
-// peer only where that has not been told yet of a call that this rank was refused, and then for
-// half a second at most.
+// Finish ends all works of the epoch, and tells peers that this rank has left it. It waits only for
+// peers that have not been told yet of a call that this rank was refused, for half a second at
+// most.
 func (e *Epoch) Finish(cause *fault.Error) {
 	e.EndWorks(cause)
 	if e.group != nil {
@@ -37,7 +37,7 @@ func (e *Epoch) Finish(cause *fault.Error) {
 	e.tasks.Wait()
 }
 
-// End tells that the next epoch begins. The epoch has finished, and takes no news any more.
+// End tells the epoch, which has finished, that the next one begins. It ignores news from now on.
 func (e *Epoch) End() {
 	e.mu.Lock()
 	e.over = true
@@ -45,7 +45,7 @@ func (e *Epoch) End() {
 	e.agreement.End()
 }
 
-// Free gives back what the epoch holds, which has finished.
+// Free gives back what the epoch holds, after Finish.
 func (e *Epoch) Free() {
 	e.runner.engine.Free()
 	e.p2p.Free()
@@ -55,12 +55,13 @@ func (e *Epoch) Free() {
 
 // FreeFastPath frees the fast path, after the last epoch has finished.
 func (e *Epoch) FreeFastPath() {
-	e.lockOrder() // a thread in the fast path leaves, and sees the failure
+	e.lockOrder() // a thread in the fast path sees the failure, and leaves
 	e.fast.Free()
 	e.mu.Unlock()
 }
 
-// giveUp fails an epoch whose caller waits no longer. Destroy says goodbye to the peers itself.
+// giveUp fails an epoch whose caller waits no longer. It does not tell peers where the communicator
+// is destroyed: Destroy says goodbye to them.
 func (e *Epoch) giveUp() {
 	if e.config.Life.Err() != nil {
 		e.Fail(e.Destroyed(), false)
@@ -70,13 +71,14 @@ func (e *Epoch) giveUp() {
 		Blaming(e.Rank), true)
 }
 
-// Destroyed is the cause where the communicator is destroyed here.
+// Destroyed returns the cause of failure where the communicator is destroyed here.
 func (e *Epoch) Destroyed() *fault.Error {
 	return e.Members.Errorf(fault.ErrAborted, "it was destroyed on this rank, %s",
 		e.Members.Names(e.Rank)).Blaming(e.Rank)
 }
 
-// Alive tells why nothing can follow the epoch: its communicator is destroyed, or has no members.
+// Alive returns an error where nothing can follow the epoch: its communicator is destroyed, or has
+// no members.
 func (e *Epoch) Alive() error {
 	if e.config.Life.Err() == nil && !e.Nobody {
 		return nil
@@ -88,7 +90,7 @@ func (e *Epoch) Alive() error {
 }
 
 // completes reports whether the members that are left after a failure recover by themselves, and
-// complete what is suspended: none has to join first. It is called with the lock held.
+// complete suspended works: they are enough without newcomers. It is called with mu held.
 func (e *Epoch) completes(cause *fault.Error) bool {
 	if !e.Recovers() || !errors.Is(cause, fault.ErrPeerFailed) || e.config.Life.Err() != nil {
 		return false
@@ -98,8 +100,9 @@ func (e *Epoch) completes(cause *fault.Error) bool {
 	return e.Size()-len(slices.Compact(gone)) >= e.config.Settings.MinSize
 }
 
-// EndRecovery ends an automatic recovery, which has come to this epoch, and returns the works that
-// are left. Unless it has failed it is not over where another member has died.
+// EndRecovery ends an automatic recovery, which has come to this epoch. It returns the works that
+// are still suspended. The recovery is not over where it has succeeded and another member has died
+// since.
 func (e *Epoch) EndRecovery(failed bool) (left []*suspended.Work, over bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

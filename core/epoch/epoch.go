@@ -4,19 +4,19 @@
 //
 // An [Epoch] owns all that dies with a change of members: the window that the ranks share, the
 // group's links, the queue of collectives with its engine, the engine of sends and receives, the
-// order of calls, and what is known of peers. What survives it is its [Config]: the next epoch
-// takes that over. Of the communicator it knows only an [Owner], which it tells of its failure.
+// order of calls, and what is known of peers. Its [Config] survives it: the next epoch takes that
+// over. Of the communicator it knows only an [Owner], which it asks to recover.
 //
 // An epoch fails once, by the first cause. Packages below decide: [membership] whether a peer's end
 // fails it, [order] whether calls differ, [agreement] who is in the next one. The epoch carries
-// that out: it stops the engines, tells the peers, and ends works. Works that survivors complete
-// are kept by [suspended].
+// this out: it stops the engines, tells the peers, and ends works. Package [suspended] keeps the
+// works that survivors complete.
 //
 // # Locks
 //
 // Epoch.mu guards the order of calls and what is known of members. With it held only locks of
 // packages below are taken. lockOrder takes it with nobody in the fast path: then the order of the
-// collectives stands still. Owner.Recover is called with it held, Owner.Changed without.
+// collectives stands still. Owner.Recover is called with Epoch.mu held, Owner.Changed without.
 package epoch
 
 import (
@@ -57,7 +57,7 @@ const (
 	pointToPointLane
 )
 
-// Config is what an epoch takes over from the one before: what survives a change of members.
+// Config is what survives a change of members: each epoch takes it over from the one before.
 type Config struct {
 	Settings  config.Completed
 	Logger    *slog.Logger
@@ -75,20 +75,20 @@ type Config struct {
 type Owner interface {
 	// Timeout is that of operations which give none.
 	Timeout() time.Duration
-	// Recover begins an automatic recovery, after the death of a member. It is called with the
-	// epoch's lock held, and returns at once.
+	// Recover begins an automatic recovery, after the death of a member. It is called with Epoch.mu
+	// held, and returns at once.
 	Recover()
 	// Changed tells that others may wait for something else of this rank: the epoch has failed, or a
-	// peer has gone.
+	// peer has gone. It is called without Epoch.mu, maybe with locks of links held, and takes none.
 	Changed()
 }
 
-// Epoch is a communicator while its members stay the same: what dies with a change of them.
+// Epoch is a communicator while its members stay the same.
 //
-// An epoch is made by New and opened by Open. It fails at most once, and ends by Finish and Free.
-// Everything of it is addressed with its number, so that nothing of one epoch reaches another. Its
-// methods may be called from any goroutine, unless they say otherwise.
-// It has more fields than others: each is one of the parts, which have walls of their own.
+// New makes an epoch, and Open lets peers in. It fails at most once, and ends by Finish and Free.
+// Every frame of it has its number, so that nothing of one epoch reaches another. Its methods may
+// be called from any goroutine, unless they say otherwise.
+// It has more fields than others: most are parts that have packages of their own.
 type Epoch struct {
 	roster.Roster
 	config *Config
@@ -104,7 +104,7 @@ type Epoch struct {
 	attached  chan struct{}     // closed once group is set
 	window    *exec.Window
 	memory    *memory.Mapping     // with the window
-	processes []address.ProcessID // of this host that are held, until the epoch is freed
+	processes []address.ProcessID // of this host: see holdProcesses
 	end       *endpoint.Endpoint  // config's, when the epoch was made
 	fast      *exec.FastPath      // likewise
 
@@ -117,7 +117,7 @@ type Epoch struct {
 	dialer dialer
 	tasks  tasks
 
-	mu sync.Mutex // guards what says so. Beneath it are only locks of packages below
+	mu sync.Mutex // guards what says so; see the package comment
 
 	// What ranks agree on.
 	agreement  *agreement.Engine
@@ -127,7 +127,7 @@ type Epoch struct {
 	order       order.Order    // calls, and what peers announced of theirs; guarded by mu
 	tellers     sync.WaitGroup // goroutines that tell of refused calls
 	starting    sync.WaitGroup // works that are queued, and cannot end yet
-	splits      atomic.Uint64  // how many have been called
+	splits      atomic.Uint64  // how many splits have been called
 	inquiry     inquiry
 	monitored   *monitoredBarrier
 
@@ -143,15 +143,15 @@ type tasks struct {
 	ended bool // no task begins any more
 }
 
-// TuneOptions are what the settings, and what links carry, say of how data moves.
+// TuneOptions returns what the settings, and the most that links carry, say of how data moves.
 func TuneOptions(config *config.Config) tune.Options {
 	return tune.Options{Thresholds: config.Thresholds, Schedule: config.AllToAllSchedule,
 		Algorithms: config.Algorithms, Links: config.Links,
 		LongMost: transport.MaxData - exec.MessageHeader}
 }
 
-// New makes an epoch with its memory. Nobody knows of it before Open. The config is the owner's: it
-// must not change while an epoch of it is open.
+// New makes an epoch with its memory. No peer knows of it before Open. The config is the owner's,
+// who does not change it while an epoch of it is open.
 func New(c *Config, ranks roster.Roster, number uint32) (*Epoch, error) {
 	settings := &c.Settings
 	e := &Epoch{config: c, Roster: ranks, number: number, attached: make(chan struct{}),
@@ -300,12 +300,12 @@ func (e *Epoch) closeMemory() {
 	}
 }
 
-// retire has the memory of an operation that has failed not allocated again before the epoch has
-// ended on all ranks.
+// retire keeps the output memory of an operation that has failed from being allocated again before
+// the epoch has ended on all ranks.
 func (e *Epoch) retire(op *call.Operation) { e.memory.Retire(op.Out, op.OutBytes()) }
 
-// holdProcesses holds the processes of the peers on this host, until letGo. Of one that has ended
-// meanwhile nothing can be read.
+// holdProcesses keeps what the kernel tells of the peers' processes on this host, until letGo. The
+// memory of one that has ended meanwhile cannot be read.
 func (e *Epoch) holdProcesses() {
 	for peer := range e.Peers {
 		at := &e.Peers[peer]
@@ -320,7 +320,7 @@ func (e *Epoch) holdProcesses() {
 	}
 }
 
-// letGo gives back what holdProcesses holds.
+// letGo undoes holdProcesses.
 func (e *Epoch) letGo() {
 	for _, process := range e.processes {
 		e.end.ReleasePeer(process)
@@ -328,7 +328,7 @@ func (e *Epoch) letGo() {
 	e.processes = nil
 }
 
-// Open lets peers in. Where it fails the epoch must be finished.
+// Open lets peers in. The caller finishes the epoch where Open fails.
 func (e *Epoch) Open(id roster.Identity) error {
 	e.Identity = id
 	e.mu.Lock()
@@ -370,7 +370,7 @@ func (e *Epoch) Open(id roster.Identity) error {
 	return err
 }
 
-// Agree settles what all ranks have answered yes to: before collectives but the first.
+// Agree takes what all ranks have answered yes to, before all collectives but the first.
 func (e *Epoch) Agree(unanimous bootstrap.Answers) {
 	e.mu.Lock() // Thresholds may be called
 	e.Roster.Agree(roster.Answers(unanimous))
@@ -379,7 +379,7 @@ func (e *Epoch) Agree(unanimous bootstrap.Answers) {
 	e.p2p.Agreed()
 }
 
-// message says what an operation is, in what all ranks know of it.
+// message describes an operation by what all ranks know of it.
 func (e *Epoch) message(op *call.Operation) plan.Message {
 	m := op.Message()
 	m.Schedule = uint8(e.shape.ScheduleOf(op))
@@ -387,7 +387,7 @@ func (e *Epoch) message(op *call.Operation) plan.Message {
 }
 
 // openFastPath lets callers in C in if nothing is under way that must come first. It is called with
-// the lock held.
+// mu held.
 func (e *Epoch) openFastPath() {
 	if e.Failure() == nil && e.membership.Whole() && e.queue.Empty() && !e.order.Ahead() &&
 		e.shape.AllMemory && (!e.Recovers() || e.config.Suspended.Recovery() == nil) {
@@ -401,8 +401,8 @@ func (e *Epoch) unlockOrder() {
 	e.mu.Unlock()
 }
 
-// spawn runs f in a goroutine that finish waits for; after that, on the caller's. A panic in it
-// fails the epoch.
+// spawn runs f in a goroutine that Finish waits for. After Finish it runs f on the caller's. A
+// panic in f fails the epoch.
 func (e *Epoch) spawn(f func()) {
 	guarded := func() {
 		defer func() {

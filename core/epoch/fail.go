@@ -10,7 +10,7 @@ import (
 	"github.com/goccl/goccl/core/transport"
 )
 
-// step gives news to membership, and carries out its actions. An epoch that is over takes no news.
+// step gives news to membership, and carries out its actions. An epoch that is over ignores news.
 func (e *Epoch) step(n membership.Event) {
 	e.mu.Lock()
 	if e.over {
@@ -20,7 +20,7 @@ func (e *Epoch) step(n membership.Event) {
 	e.act(e.membership.Step(n))
 }
 
-// act carries out what membership decides. It is called with the lock held, and gives it back.
+// act carries out what membership decides. It is called with mu held, and unlocks it.
 func (e *Epoch) act(actions []membership.Action) {
 	for _, a := range actions {
 		if stop, ok := a.(membership.Stop); ok {
@@ -67,8 +67,8 @@ func (e *Epoch) act(actions []membership.Action) {
 	}
 }
 
-// Fail breaks the epoch: the first cause stays, all works end with it, and, where tell is
-// set, all other ranks are told: those that have a connection now, others when they make one.
+// Fail breaks the epoch. The first cause stays, and all works end with it. Where tell is set all
+// other ranks are told: those that have a connection now, others when they make one.
 func (e *Epoch) Fail(cause *fault.Error, tell bool) {
 	e.step(membership.Failure{Cause: cause, Quiet: !tell})
 }
@@ -82,19 +82,20 @@ func (e *Epoch) FailWith(cause *fault.Error) *fault.Error {
 // Failure is the first cause of the epoch's failure; nil while it works.
 func (e *Epoch) Failure() *fault.Error { return e.failure.Load() }
 
-// failFrame is what tells a peer of a failure.
+// failFrame returns the frame that tells a peer of a failure.
 func failFrame(cause *fault.Error) (transport.Header, []byte) {
 	return transport.Header{Type: frameFail, Flags: fault.Number(cause.Kind)}, cause.Encode()
 }
 
-// departure is how a peer has ended.
+// departure returns how a peer has ended.
 func (e *Epoch) departure(peer int) (d membership.Departure, gone bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.membership.Departure(peer)
 }
 
-// peerError is the failure to reach a peer, or the one that came before.
+// peerError returns the error of a peer that cannot be reached, or the epoch's failure, which comes
+// first.
 func (e *Epoch) peerError(peer int, err error) *fault.Error {
 	if n := e.Failure(); n != nil {
 		return n
@@ -102,7 +103,7 @@ func (e *Epoch) peerError(peer int, err error) *fault.Error {
 	return e.unreachable(peer, err)
 }
 
-// unreachable is the failure to reach a peer.
+// unreachable returns the error of a peer that cannot be reached.
 func (e *Epoch) unreachable(peer int, err error) *fault.Error {
 	if errors.Is(err, transport.ErrPeerLeft) {
 		return e.hasLeft(peer)
@@ -120,7 +121,7 @@ func (e *Epoch) unreachable(peer int, err error) *fault.Error {
 		Blaming(peer)
 }
 
-// hasLeft ends a send or receive whose peer has left in good order.
+// hasLeft returns the error of a send or receive whose peer has left in good order.
 func (e *Epoch) hasLeft(peer int) *fault.Error {
 	return e.Members.Errorf(fault.ErrAborted, "%s has left (it destroyed its communicator or ended)",
 		e.Members.Names(peer)).Blaming(peer).

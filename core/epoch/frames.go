@@ -28,13 +28,13 @@ const (
 )
 
 // frameCredit is handled by the reader of the link. Flags: lane; Arg[0]: messages released. In Data
-// frames of a lane Arg is the message's number, and how many of the receiver's are released. All
-// other frames are those of package p2p.
+// frames of a lane Arg is the message's number, and how many of the receiver's messages are
+// released. All other frames are those of package p2p.
 const frameCredit = transport.QuickBase
 
-// handler is an epoch as its links see it. Its methods run on the links' goroutines; Slot, Arrived,
-// Dropped and Control of quick frames also on the thread of a waiter of any communicator, which may
-// have its token.
+// handler is an epoch as its links see it. Its methods run on the links' goroutines. Slot, Arrived,
+// Dropped, and Control of quick frames also run on the thread of a waiter of any communicator,
+// which may have its token.
 type handler struct{ *Epoch }
 
 // Handler is the epoch as its links see it.
@@ -127,7 +127,7 @@ func (e handler) PeerDown(src int, err error) {
 	agree()
 }
 
-// evidence is how sure an error makes it that a peer's process has ended.
+// evidence returns how sure an error makes it that a peer's process has ended.
 func evidence(err error) membership.Evidence {
 	if errors.Is(err, transport.ErrEnded) {
 		return membership.Proof
@@ -174,11 +174,11 @@ func (e handler) Control(src int, h transport.Header, payload []byte) {
 	case frameCheckIn:
 		e.monitored.onCheckIn(src, h.Seq)
 	case frameCheckOut:
-		var verdict *fault.Error
+		var result *fault.Error
 		if len(payload) > 0 {
-			verdict = e.Members.Decode(fault.ErrTimeout, payload)
+			result = e.Members.Decode(fault.ErrTimeout, payload)
 		}
-		e.monitored.onCheckOut(src, h.Seq, verdict)
+		e.monitored.onCheckOut(src, h.Seq, result)
 	case p2p.FrameMail:
 		e.p2p.Told()
 	default:
@@ -193,6 +193,7 @@ func (e handler) violation(src int, err error) {
 	e.Fail(e.Members.Errorf(fault.ErrInternal, "from %s: %v", e.Members.Names(src), err), true)
 }
 
+// notify wakes who waits at a channel with room for one.
 func notify(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:

@@ -16,7 +16,7 @@ import (
 	"github.com/goccl/goccl/core/work"
 )
 
-// inquiry is what peers answer to the question how far they have come.
+// inquiry has the peers' answers to the question how far they have come.
 type inquiry struct {
 	mu      sync.Mutex
 	answers map[int]plan.Message // nil: nobody has asked
@@ -31,7 +31,8 @@ const (
 	askMost = 4 * askTime
 )
 
-// timeoutError finds out which ranks did not arrive.
+// timeoutError asks the peers how far they have come, and returns an error that names the ranks
+// that did not arrive.
 func (e *Epoch) timeoutError(w *work.Work, m plan.Message) *fault.Error {
 	missing, behind := e.ask(m.Sequence)
 	head := fmt.Sprintf("%s: timeout after %v on %s", e.runner.title(m, true), w.Timeout(),
@@ -62,6 +63,7 @@ func (e *Epoch) timeoutError(w *work.Work, m plan.Message) *fault.Error {
 		During(m.Name(), m.Sequence).Blaming(all...)
 }
 
+// laggard is a rank that has not come as far as it was asked for.
 type laggard struct {
 	rank     int
 	sequence uint64
@@ -96,8 +98,8 @@ func (e *Epoch) ask(sequence uint64) (missing []int, behind []laggard) {
 	return e.askThese(e.works.Context, far, sequence)
 }
 
-// askThese asks some peers how far they have come. It answers nothing where the context ends first:
-// once the epoch has failed, for instance, when no answer matters.
+// askThese asks some peers how far they have come. It returns those that did not answer, and those
+// that have not started the collective of the given number.
 func (e *Epoch) askThese(ctx context.Context, peers []int, sequence uint64) (missing []int,
 	behind []laggard) {
 	if e.group == nil { // Open has failed
@@ -142,7 +144,7 @@ func (e *Epoch) askThese(ctx context.Context, peers []int, sequence uint64) (mis
 	return missing, behind
 }
 
-// answered tells whether some peers all have.
+// answered reports whether some peers all have.
 func (q *inquiry) answered(peers []int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

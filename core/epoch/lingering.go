@@ -13,8 +13,8 @@ import (
 )
 
 // lingering is an epoch that has ended here, as its links see it. It stays as long as a member may
-// ask what was decided. Such a member may have been cut off. It is not told that this rank has
-// left, because it would take that for a death.
+// ask for a decision. Such a member may have been cut off. It is not told that this rank has left,
+// because it would take that for a death.
 type lingering struct{ *Epoch }
 
 // Control implements transport.Handler.
@@ -30,9 +30,10 @@ func (e lingering) PeerDown(src int, err error) { e.lost(src, evidence(err)) }
 // PeerLeft implements transport.Handler.
 func (e lingering) PeerLeft(src int) { e.lost(src, membership.Proof) }
 
+// lost tells the decisions that a peer has ended, or has left.
 func (e lingering) lost(src int, n membership.Evidence) {
 	e.agreement.Inform(membership.Lost{Peer: src, Evidence: n})()
-	e.agreement.CheckSettled()
+	e.agreement.CheckConfirmed()
 }
 
 // PeerAttached implements transport.Handler.
@@ -56,27 +57,28 @@ func (e lingering) Dropped(int, transport.Header) {}
 // Acked implements transport.Handler.
 func (e lingering) Acked(int, transport.Header) {}
 
-// detach leaves the epoch's group: at once, or once nobody can ask for a decision any more.
+// detach leaves the epoch's group: at once, or, where a member may ask for a decision, once none
+// can any more.
 func (e *Epoch) detach() {
-	if !e.agreement.Owes() {
+	if !e.agreement.Unconfirmed() {
 		e.group.Detach()
 		return
 	}
 	e.config.Lingering.add(e)
 	e.group.Halt()
 	e.group.UseHandler(lingering{e})
-	e.agreement.CheckSettled() // the last news may have come meanwhile
+	e.agreement.CheckConfirmed() // the last news may have come meanwhile
 }
 
-// Lingering has the epochs of a process that have ended, and that a member may still ask. The zero
-// value has none.
+// Lingering has the epochs of a process that have ended, and whose members may still ask for a
+// decision. The zero value has none. Its lock is taken before that of [endpoint.Pool].
 type Lingering struct {
 	mu  sync.Mutex
 	all map[*Epoch]bool // guarded by mu
 }
 
-// add notes an epoch, which uses its endpoint. An epoch that finishes comes here twice where the
-// next one could not be made.
+// add notes an epoch, and takes a use of its endpoint. An epoch that finishes comes here twice
+// where the next one could not be made.
 func (l *Lingering) add(e *Epoch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,7 +91,7 @@ func (l *Lingering) add(e *Epoch) {
 	}
 }
 
-// remove drops an epoch, and reports whether it was there. The caller leaves its group.
+// remove drops an epoch, and reports whether it was there. Then the caller leaves its group.
 func (l *Lingering) remove(e *Epoch) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,13 +100,13 @@ func (l *Lingering) remove(e *Epoch) bool {
 	return known
 }
 
-// leave leaves the group of an epoch that is removed.
+// leave leaves the group of an epoch that was removed, and gives the endpoint back.
 func (e *Epoch) leave() {
 	e.group.Detach()
 	e.end.Leave()
 }
 
-// Close ends all epochs. Nobody can ask for what has been decided in them any more.
+// Close leaves the groups of all epochs. Nobody can ask for their decisions any more.
 func (l *Lingering) Close() {
 	l.mu.Lock()
 	all := slices.Collect(maps.Keys(l.all))
@@ -115,7 +117,7 @@ func (l *Lingering) Close() {
 	}
 }
 
-// Len is how many epochs there are.
+// Len returns how many epochs there are.
 func (l *Lingering) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

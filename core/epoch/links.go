@@ -9,7 +9,7 @@ import (
 )
 
 // What a rank waits for from a peer that shares no memory with it comes over a link. The waiter
-// reads the links himself, where nobody else does: see transport.Poller.
+// itself reads the links, where nobody else does: see transport.Poller.
 
 // linkReader is the wire of an epoch's collectives. It belongs to the holder of the queue's
 // token.
@@ -137,8 +137,8 @@ func (r *linkReader) Leave(run *exec.Run) {
 	r.reads, r.relies = false, false
 }
 
-// listen has another goroutine read the links until stop is called: what the caller waits for comes
-// by a control frame, and it does not read by itself.
+// listen has another goroutine read the links until stop is called. A caller that waits for a
+// control frame does not read the links itself.
 func (e *Epoch) listen() (stop func()) {
 	if e.poller == nil {
 		return func() {}

@@ -52,16 +52,16 @@ func (b *monitoredBarrier) onCheckIn(peer int, sequence uint64) {
 }
 
 // onCheckOut takes what rank 0 says of a barrier: nil if all came.
-func (b *monitoredBarrier) onCheckOut(peer int, sequence uint64, verdict *fault.Error) {
+func (b *monitoredBarrier) onCheckOut(peer int, sequence uint64, result *fault.Error) {
 	b.mu.Lock()
 	if peer == 0 && sequence > b.ended && len(b.checkOuts) < maxCheckIns {
-		b.checkOuts[sequence] = verdict
+		b.checkOuts[sequence] = result
 	}
 	b.mu.Unlock()
 	notify(b.changed)
 }
 
-// advance carries a barrier on until a time. It tells whether it has finished, and how.
+// advance carries a barrier on until a time. It reports whether it has finished, and how.
 func (b *monitoredBarrier) advance(
 	w *work.Work, p *work.Part, until time.Duration,
 ) (finished bool, failure *fault.Error) {
@@ -116,20 +116,20 @@ func (b *monitoredBarrier) wait(
 		deadline += 2 * askTime
 	}
 	for {
-		here, verdict, told := b.state(sequence)
+		here, result, told := b.state(sequence)
 		missed := b.missed(p.Message)
 		switch {
-		case told && verdict == nil:
+		case told && result == nil:
 			return true, nil
 		case told:
-			return true, b.errorOf(e.Members.Names(0)+" said: "+verdict.Text, verdict.Ranks...)
+			return true, b.errorOf(e.Members.Names(0)+" said: "+result.Text, result.Ranks...)
 		case missed != nil:
 			return true, e.FailWith(missed)
 		case e.Rank == 0 && here == e.Size()-1:
 			return true, b.checkOut(w, sequence, nil)
 		case exec.Now() >= deadline && e.Rank == 0:
-			verdict := b.absentError(sequence, w, p.Operation.WaitAll)
-			return true, cmp.Or(b.checkOut(w, sequence, verdict), verdict)
+			result := b.absentError(sequence, w, p.Operation.WaitAll)
+			return true, cmp.Or(b.checkOut(w, sequence, result), result)
 		case exec.Now() >= deadline:
 			return true, b.errorOf(e.Members.Names(0)+" did not answer in time", 0)
 		}
@@ -149,8 +149,8 @@ func (b *monitoredBarrier) wait(
 	}
 }
 
-// errorOf is what a rank that came to a barrier says when others did not. The first sentence is the
-// one that users of Gloo know.
+// errorOf returns the error of a rank that came to a barrier to which others did not come. Its
+// first sentence is the one that users of Gloo know.
 func (b *monitoredBarrier) errorOf(news string, absent ...int) *fault.Error {
 	e := b.e
 	return fault.Errorf(fault.ErrTimeout, "[Rank %d]: Rank %d successfully reached "+
@@ -159,15 +159,15 @@ func (b *monitoredBarrier) errorOf(news string, absent ...int) *fault.Error {
 		e.Members.Names(e.Rank), news).In(&e.Members).Blaming(absent...)
 }
 
-// state tells how many ranks have come to rank 0, or what that has said.
-func (b *monitoredBarrier) state(sequence uint64) (here int, verdict *fault.Error, told bool) {
+// state returns how many ranks have come to rank 0, or what rank 0 has said.
+func (b *monitoredBarrier) state(sequence uint64) (here int, result *fault.Error, told bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	verdict, told = b.checkOuts[sequence]
-	return len(b.checkIns[sequence]), verdict, told
+	result, told = b.checkOuts[sequence]
+	return len(b.checkIns[sequence]), result, told
 }
 
-// missed is the failure where a rank is missed that is gone.
+// missed returns the failure where a rank is gone that has not come to the barrier.
 func (b *monitoredBarrier) missed(m plan.Message) *fault.Error {
 	b.e.mu.Lock()
 	defer b.e.mu.Unlock()
@@ -195,7 +195,7 @@ func (b *monitoredBarrier) end(sequence uint64) {
 	delete(b.checkOuts, sequence)
 }
 
-// absentError names the ranks that have not come to rank 0; nil if all have.
+// absentError returns an error that names the ranks that have not come to rank 0; nil if all have.
 func (b *monitoredBarrier) absentError(sequence uint64, w *work.Work, all bool) *fault.Error {
 	e := b.e
 	b.mu.Lock()
@@ -222,15 +222,15 @@ func (b *monitoredBarrier) absentError(sequence uint64, w *work.Work, all bool) 
 		w.Timeout().Milliseconds(), e.Members.Names(missing...)).In(&e.Members).Blaming(missing...)
 }
 
-// checkOut tells all ranks that came how a monitored barrier ended. One that came may have ended
+// checkOut tells all ranks that came how a monitored barrier ended. A rank that came may have ended
 // since: the barrier is complete without it.
 func (b *monitoredBarrier) checkOut(
-	w *work.Work, sequence uint64, verdict *fault.Error,
+	w *work.Work, sequence uint64, result *fault.Error,
 ) (failure *fault.Error) {
 	e := b.e
 	var payload []byte
-	if verdict != nil {
-		payload = verdict.Encode()
+	if result != nil {
+		payload = result.Encode()
 	}
 	b.mu.Lock()
 	here := maps.Clone(b.checkIns[sequence])
@@ -243,7 +243,7 @@ func (b *monitoredBarrier) checkOut(
 		}
 		err := e.group.Send(ctx, r, transport.Header{Type: frameCheckOut, Seq: sequence}, payload)
 		gone := errors.Is(err, transport.ErrPeerDown) || errors.Is(err, transport.ErrPeerLeft)
-		if err != nil && !gone && failure == nil && verdict == nil {
+		if err != nil && !gone && failure == nil && result == nil {
 			failure = e.peerError(r, err)
 		}
 	}

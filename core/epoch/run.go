@@ -14,8 +14,8 @@ import (
 	"github.com/goccl/goccl/core/work"
 )
 
-// runner runs the epoch's queue: it carries out what the outcomes of the engine mean. It is
-// the work.Engine of the queue, and belongs to the holder of the queue's token.
+// runner runs the epoch's queue: it carries out what the engine's outcomes mean. It is the
+// work.Engine of the queue, and belongs to the holder of the queue's token.
 type runner struct {
 	e           *Epoch
 	engine      *collective.Engine
@@ -87,7 +87,7 @@ func (r *runner) end(head *work.Work, p *work.Part, cause *fault.Error) {
 	}
 }
 
-// advance carries the head's present part on. It tells whether the part has finished, and how.
+// advance carries the head's present part on. It reports whether the part has finished, and how.
 func (r *runner) advance(
 	w *work.Work, p *work.Part, until time.Duration,
 ) (finished bool, failure *fault.Error) {
@@ -126,7 +126,7 @@ func (r *runner) advance(
 	}
 }
 
-// failure is why a collective has failed.
+// failure returns why a collective has failed.
 func (r *runner) failure(m plan.Message, o *collective.Outcome) *fault.Error {
 	switch {
 	case o.Err != nil:
@@ -137,7 +137,7 @@ func (r *runner) failure(m plan.Message, o *collective.Outcome) *fault.Error {
 	return r.e.runError(r.engine.Run(), m, o.Run)
 }
 
-// algorithm is that of a collective which has begun; none of a monitored barrier.
+// algorithm returns the algorithm of a collective that has begun. A monitored barrier has none.
 func (r *runner) algorithm(m plan.Message) plan.Algorithm {
 	if plan.Collective(m.Collective) == plan.MonitoredBarrier {
 		return plan.PointToPoint
@@ -154,7 +154,7 @@ func (r *runner) title(m plan.Message, begun bool) string {
 	return text
 }
 
-// runError is why a run cannot go on, whose message is m.
+// runError returns why the run of a collective, whose message is m, cannot go on.
 func (e *Epoch) runError(run *exec.Run, m plan.Message, status exec.Status) *fault.Error {
 	peer := run.Peer()
 	switch status {
@@ -183,7 +183,7 @@ func (e *Epoch) runError(run *exec.Run, m plan.Message, status exec.Status) *fau
 	return e.Members.Errorf(fault.ErrInternal, "the executor answered %d", status)
 }
 
-// undone is what a collective ends with that a failure has ended: the cause, which collective it
+// undone returns the error of a collective that a failure has ended: the cause, which collective it
 // was, and what has become of its buffers.
 func (e *Epoch) undone(p *work.Part, begun bool, cause *fault.Error) *fault.Error {
 	m := p.Message

@@ -13,7 +13,7 @@ import (
 	"github.com/goccl/goccl/core/suspended"
 )
 
-// Service are collectives of an epoch for what the library does itself.
+// Service has the collectives of an epoch that the library itself needs.
 type Service struct {
 	e       *Epoch
 	options Options
@@ -73,8 +73,8 @@ func (s Service) Barrier(ctx context.Context) error {
 	return s.run(ctx, call.Operation{Collective: plan.Barrier})
 }
 
-// run runs a collective until the context ends. Where it ends before its deadline the epoch fails,
-// as others may have begun the collective.
+// run runs a collective until the context ends. If the context ends before its deadline the epoch
+// fails, because others may have begun the collective.
 func (s Service) run(ctx context.Context, op call.Operation) error {
 	o := s.options
 	o.WaitSoon = true

@@ -26,7 +26,7 @@ type Options struct {
 }
 
 // ErrOver tells that operations were not started, because the members recover by themselves, or
-// have: they are for the next epoch.
+// have done so. The caller starts them in the next epoch.
 var ErrOver = errors.New("the epoch is over")
 
 // Start starts one operation, or several as one work. See core.Comm.Start for what it promises. The
@@ -94,14 +94,14 @@ func (e *Epoch) Start(o Options, operations []call.Operation) (*work.Work, error
 	return w, nil
 }
 
-// prepare makes the work of some operations. It refuses bad arguments.
+// prepare makes the work of some operations. It returns an error for bad arguments.
 func (e *Epoch) prepare(o Options, operations []call.Operation) (*work.Work, error) {
-	holds := e.Recovers() && !o.FailFast && len(operations) > 0 &&
+	suspends := e.Recovers() && !o.FailFast && len(operations) > 0 &&
 		!slices.ContainsFunc(operations, func(op call.Operation) bool {
 			return !suspended.Completes(&op)
 		})
 	n := len(operations)
-	if holds && e.confirms(operations) {
+	if suspends && e.confirms(operations) {
 		n++
 	}
 	w := e.works.New(n, o.WaitSoon)
@@ -119,7 +119,7 @@ func (e *Epoch) prepare(o Options, operations []call.Operation) (*work.Work, err
 		barrier := &call.Operation{Collective: plan.Barrier}
 		w.Add(work.Part{Operation: barrier, Message: e.message(barrier)})
 	}
-	if holds {
+	if suspends {
 		e.config.Suspended.Guard(w, e.ofWorks(), operations)
 	}
 	if source := e.p2p.Source(operations); source != nil {
@@ -139,7 +139,7 @@ func (e *Epoch) timeoutOf(o Options) time.Duration {
 	return e.config.Owner.Timeout()
 }
 
-// small tells whether a collective is as short as those by which callers in C may be held up, and
+// small reports whether a collective is as short as those by which callers in C may be held up, and
 // sends no frames.
 func small(o *call.Operation) bool {
 	return o.Collective != plan.MonitoredBarrier && o.Largest() <= exec.AtOnceMax
@@ -161,7 +161,7 @@ func (e *Epoch) CarryOn(o Options, operation call.Operation) (*work.Work, error)
 		e.retire(&operation)
 		defer e.mu.Unlock()
 		w.Add(work.Part{Operation: &operation, Message: e.fast.At(e.fast.Sequence())})
-		if h == nil || !h.Hold(err) { // before the recovery can end
+		if h == nil || !h.Suspend(err) { // before the recovery can end
 			return nil, err.During(operation.Collective.String(), 0)
 		}
 		e.leftUndone(e.fast.Sequence())
@@ -190,7 +190,7 @@ func (e *Epoch) CarryOn(o Options, operation call.Operation) (*work.Work, error)
 	return w, nil
 }
 
-// refusal is why the epoch takes no operations, nil while it works.
+// refusal returns why the epoch takes no operations, nil while it works.
 func (e *Epoch) refusal() *fault.Error {
 	if cause := e.agreement.Cause(); cause != nil {
 		return cause // it says more than the failure before
@@ -201,13 +201,13 @@ func (e *Epoch) refusal() *fault.Error {
 // Recovers reports whether survivors complete collectives in which a member dies.
 func (e *Epoch) Recovers() bool { return e.config.Settings.Recovery != config.RecoveryStep }
 
-// ofWorks is what the epoch is to works that may be suspended.
+// ofWorks returns the epoch as works that may be suspended know it.
 func (e *Epoch) ofWorks() suspended.Epoch {
 	return suspended.Epoch{Number: e.number, Rank: e.Rank, Members: &e.Members}
 }
 
-// resultMost is how many bytes a result has at most that is kept: where a message takes longer than
-// a copy, more are.
+// resultMost returns the most bytes of a result that is kept. It is more where a message takes
+// longer than a copy.
 func (e *Epoch) resultMost() int {
 	if e.shape.AllMemory {
 		return 64 << 10
@@ -215,7 +215,7 @@ func (e *Epoch) resultMost() int {
 	return 512 << 10
 }
 
-// confirms tells whether a barrier must follow some operations that survivors complete.
+// confirms reports whether a barrier must follow some operations that survivors complete.
 func (e *Epoch) confirms(operations []call.Operation) bool {
 	return slices.ContainsFunc(operations, func(op call.Operation) bool {
 		return op.Collective.Rooted() || op.Total() > uint64(e.resultMost())
@@ -230,15 +230,15 @@ func (e *Epoch) keepResult(p *work.Part) {
 	}
 }
 
-// leftUndone notes that a collective has not ended here. It is called with the lock held.
+// leftUndone notes that a collective has not ended here. It is called with mu held.
 func (e *Epoch) leftUndone(sequence uint64) {
 	if e.firstUndone == 0 || sequence < e.firstUndone {
 		e.firstUndone = sequence
 	}
 }
 
-// lockOrder locks the epoch with nobody in the fast path: the order of the collectives stands
-// still.
+// lockOrder takes mu with nobody in the fast path: then the order of the collectives stands still.
+// The gate of the fast path stays shut until unlockOrder, or a later openFastPath.
 func (e *Epoch) lockOrder() {
 	for since := exec.Now(); ; exec.AwaitCaller(since) {
 		e.mu.Lock()
@@ -246,8 +246,7 @@ func (e *Epoch) lockOrder() {
 		if e.fast.Closed() {
 			return
 		}
-		// A caller inside leaves when it must wait for long, and takes the lock to hand its collective
-		// over.
+		// A caller inside leaves when it must wait for long, and takes mu to hand its collective over.
 		e.mu.Unlock()
 	}
 }

@@ -16,14 +16,14 @@ func (e *Epoch) Number() uint32 { return e.number }
 // Shape says how data moves. What Agree settles of it may be read after that.
 func (e *Epoch) Shape() *tune.Shape { return &e.shape }
 
-// Thresholds are those of the shape, as far as they are settled.
+// Thresholds returns those of the shape, as far as they are settled.
 func (e *Epoch) Thresholds() tune.Thresholds {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.shape.Thresholds
 }
 
-// Endpoint is what reaches peers; nil where there are none.
+// Endpoint is what reaches peers; nil where there are no peers.
 func (e *Epoch) Endpoint() *endpoint.Endpoint { return e.end }
 
 // Decisions are those of the epoch's members on what follows it.
@@ -35,7 +35,7 @@ func (e *Epoch) Sequence() uint64 { return e.fast.Sequence() }
 // NextSplit returns the number of a split: 1, 2, ...
 func (e *Epoch) NextSplit() uint64 { return e.splits.Add(1) }
 
-// Kind names what joins this rank to a peer: see core.Comm.Transport.
+// Kind returns what joins this rank to a peer: see core.Comm.Transport.
 func (e *Epoch) Kind(peer int) string {
 	switch {
 	case peer == e.Rank:
@@ -48,26 +48,27 @@ func (e *Epoch) Kind(peer int) string {
 	return e.group.Kind(peer)
 }
 
-// Algorithm is that by which the collective of a sequence number ran: see
+// Algorithm returns the algorithm by which the collective of a sequence number ran: see
 // [exec.FastPath.Algorithm].
 func (e *Epoch) Algorithm(sequence uint64) plan.Algorithm { return e.fast.Algorithm(sequence) }
 
-// Err is the first cause of the epoch's failure, or else what has ended a peer that said no
-// goodbye, though nothing has needed it yet; nil if there is neither.
+// Err returns the first cause of the epoch's failure. Without a failure it returns what has ended a
+// peer that said no goodbye, though nothing has needed the peer yet. It returns nil if there is
+// neither.
 func (e *Epoch) Err() *fault.Error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.membership.Err()
 }
 
-// Lost is what has ended the first of the peers that said no goodbye; nil if there is none.
+// Lost returns what has ended the first of the peers that said no goodbye; nil if there is none.
 func (e *Epoch) Lost() *fault.Error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.membership.Lost()
 }
 
-// FailedRanks are the ranks to which the failure that Err tells of is owed.
+// FailedRanks returns the ranks that the error of Err blames.
 func (e *Epoch) FailedRanks() []int {
 	if err := e.Err(); err != nil {
 		return slices.Clone(err.Ranks)

@@ -14,9 +14,9 @@ import (
 	"github.com/goccl/goccl/core/work"
 )
 
-// tracers are where each call of an epoch is logged: nil where it is not. What is chosen when
-// the epoch is made holds for its life. Sends and receives in C are not logged, so there are
-// none then. Collectives in C are logged when they have run, from what the fast path notes.
+// tracers log each call of an epoch; nil where calls are not logged. The choice is made with the
+// epoch, and holds for its life. Sends and receives in C cannot be logged, so none go there then.
+// Collectives in C are logged when they have run, from what the fast path notes.
 type tracers struct {
 	collectives, pointToPoint *slog.Logger
 	told                      uint64 // the last collective that is logged; guarded by Epoch.mu
@@ -32,6 +32,7 @@ func newTracers(group *slog.Logger) tracers {
 	return tracers{collectives: tracer(logs.Coll), pointToPoint: tracer(logs.P2P)}
 }
 
+// Log returns the epoch's logger of a subsystem.
 func (e *Epoch) Log(s logs.Subsystem) *slog.Logger { return logs.For(e.logger, s) }
 
 // traceStart logs what a work is to do, and has the end of its sends and receives logged.
@@ -77,8 +78,8 @@ func (e *Epoch) traceRan() {
 }
 
 // ranInC finds the collectives that have run in C since the last ones that were logged, and returns
-// what logs them. Those that have a number and have not run go through Go, and are logged there. It
-// is called with the order locked. The fast path notes few of them.
+// what logs them. Those that have a number and have not run go through Go, and are logged there.
+// The fast path notes only the last ones. It is called with mu held, by lockOrder.
 func (e *Epoch) ranInC() (tell func()) {
 	first, last := e.trace.told+1, e.fast.Sequence()
 	e.trace.told = last

@@ -131,7 +131,7 @@ func (l *Life) Stop() {
 	}
 }
 
-// forget needs lives.mu.
+// forget ends the watch. It is called with lives.mu held.
 func (l *Life) forget() {
 	C.goccl_life_unwatch(lifeAt(l.page))
 	_ = unix.Munmap(l.page) // fails only for what is not mapped

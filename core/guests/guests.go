@@ -36,8 +36,8 @@ func (l *List) Enter(parent context.Context) *Guest {
 	return g
 }
 
-// Leave takes a guest that has proved itself off the list. It tells whether the guest was still on
-// it: the list does not end the context of one that was.
+// Leave takes a guest that has proved itself off the list. It reports whether the guest was still
+// on it: the list does not end the context of one that was.
 func (g *Guest) Leave() bool {
 	l := g.list
 	l.mu.Lock()

@@ -2,15 +2,22 @@
 //
 // # Model
 //
-// An [Acceptor] is a communicator's end for those that come. It listens once somebody may come, and
-// has a handle, by which others call it. A process asks to be a member by a call to any member: see
-// [transport.Endpoint.Call]. Its request lies with that member until the members let it in, by
-// Recover or Grow, and the reply makes it a member. If the member ends meanwhile, the process asks
-// another one. Calls are sealed, so nobody who passes a handle on can put addresses of its own into
-// request or reply. Where members publish their handle, processes find it in a store.
+// An [Acceptor] is where others reach a communicator. It listens once somebody may come, and has a
+// handle, by which others call it. A process asks to be a member by a call to any member: see
+// [transport.Endpoint.Call]. Its request waits at that member until the members let it in, by
+// Recover or Grow. The reply makes it a member. If the member ends meanwhile, the process asks
+// another one. Calls are sealed, so nobody who passes a handle on can put its own addresses into
+// request or reply. Members may publish their handle: then processes find it in a store.
 //
-// Who waits is offered to the decisions of the present epoch, which the owner tells of by
-// [Acceptor.Moved]. [Admit] says which of those that were decided on can be members.
+// The acceptor decides nothing. It offers who waits to the decisions of the present epoch, which
+// the owner tells it of by [Acceptor.Moved]. Package agreement has them decide. [Admit] then says
+// which of those that were decided on can be members.
+//
+// # Locks
+//
+// Acceptor.opening is held while the acceptor begins to listen, and so while the owner may begin
+// another epoch. Acceptor.mu is held while decisions take joiners, so their lock is taken beneath
+// it, and no other one. What follows of a joiner is carried out without it.
 package join
 
 import (
@@ -35,7 +42,7 @@ import (
 	"github.com/goccl/goccl/core/transport"
 )
 
-// topic is that of the calls. Those of meetings are hashes.
+// topic is that of calls to join. The topics of meetings are hashes.
 const topic = 1
 
 // Epoch is what an acceptor knows of the present epoch.
@@ -46,7 +53,7 @@ type Epoch struct {
 }
 
 // Decisions are those of an epoch's members on who is in the next one. The methods are called with
-// the acceptor's lock held, and what they return without.
+// Acceptor.mu held, and the functions that they return without it.
 type Decisions interface {
 	Offer(j membership.Joiner) (act func())
 	Withdraw(handle []byte) (act func())
@@ -73,14 +80,14 @@ type Config struct {
 type Acceptor struct {
 	config Config
 
-	opening sync.Mutex // held while it begins to listen
-	notice  atomic.Pointer[notice]
+	opening      sync.Mutex // held while it begins to listen
+	registration atomic.Pointer[registration]
 
 	mu       sync.Mutex // guards what follows. Beneath it is only the lock of decisions
 	listener *listener  // nil until somebody may come
 	present  Epoch
 	joiners  []*joiner    // who wait here to be members
-	barred   bool         // the others go on without this rank: nobody waits here in vain
+	rejects  bool         // the others go on without this rank: nobody waits here in vain
 	closed   *fault.Error // why nobody can come any more
 }
 
@@ -93,11 +100,11 @@ type listener struct {
 	close    func() // no one is let in any more
 }
 
-// joiner is a process that waits here.
+// joiner is a process that waits here to be a member.
 type joiner struct {
 	membership.Joiner
 	address *address.Address
-	come    chan answer
+	told    chan answer // of one
 }
 
 // answer is what a process that waits is told.
@@ -109,7 +116,8 @@ type answer struct {
 // NewAcceptor makes an acceptor.
 func NewAcceptor(c Config) *Acceptor { return &Acceptor{config: c} }
 
-// Handle names this process's end of the communicator. The acceptor listens from now on.
+// Handle returns the name of this process's end of the communicator. The acceptor listens from now
+// on.
 func (a *Acceptor) Handle() (string, error) {
 	l, err := a.listen()
 	if err != nil {
@@ -118,7 +126,7 @@ func (a *Acceptor) Handle() (string, error) {
 	return l.handle.String(), nil
 }
 
-// Meetings are those of this process with others. The acceptor listens from now on.
+// Meetings returns the meetings of this process with others. The acceptor listens from now on.
 func (a *Acceptor) Meetings() (*meeting.Meetings, error) {
 	l, err := a.listen()
 	if err != nil {
@@ -127,7 +135,7 @@ func (a *Acceptor) Meetings() (*meeting.Meetings, error) {
 	return l.meetings, nil
 }
 
-// listen lets others find the communicator from now on.
+// listen has the acceptor listen from now on, and returns its listener.
 func (a *Acceptor) listen() (*listener, error) {
 	if l := a.listening(); l != nil {
 		return l, nil
@@ -173,7 +181,7 @@ func (a *Acceptor) listen() (*listener, error) {
 	return l, nil
 }
 
-// listening is the acceptor's listener, nil while it has none.
+// listening returns the acceptor's listener, nil while it has none.
 func (a *Acceptor) listening() *listener {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -187,7 +195,8 @@ func (a *Acceptor) Interrupt(cause *fault.Error) {
 	}
 }
 
-// Close ends what meetings wait for, and the use of a store. Nobody is let in any more.
+// Close ends all meetings with the cause, and the use of a store. The acceptor lets nobody in any
+// more.
 func (a *Acceptor) Close(cause *fault.Error) {
 	a.mu.Lock()
 	a.closed = cause
@@ -196,17 +205,19 @@ func (a *Acceptor) Close(cause *fault.Error) {
 	if l != nil {
 		l.shut(cause)
 	}
-	if n := a.notice.Load(); n != nil {
-		n.takeDown()
+	if r := a.registration.Load(); r != nil {
+		r.withdraw()
 	}
 }
 
+// shut ends all meetings with the cause, and no call is answered any more.
 func (l *listener) shut(cause *fault.Error) {
 	l.meetings.Close(cause)
 	l.close()
 }
 
-// answer answers a process that asks to be a member: once it is one, or is refused.
+// answer answers a process that asks to be a member, once it is one or is refused. It answers
+// nothing where the process is to ask another member.
 func (a *Acceptor) answer(ctx context.Context, l *listener, request []byte) []byte {
 	refuse := func(e *fault.Error) []byte {
 		b, _ := json.Marshal(Welcome{Kind: fault.Number(e.Kind), Problem: e.Text}) // never fails
@@ -216,12 +227,12 @@ func (a *Acceptor) answer(ctx context.Context, l *listener, request []byte) []by
 	if refusal != nil {
 		return refuse(refusal)
 	}
-	if !a.receive(j) {
+	if !a.add(j) {
 		return nil
 	}
-	defer a.leaves(j)
+	defer a.remove(j)
 	select {
-	case told := <-j.come:
+	case told := <-j.told:
 		switch {
 		case told.refusal != nil:
 			return refuse(told.refusal)
@@ -238,7 +249,8 @@ func (a *Acceptor) answer(ctx context.Context, l *listener, request []byte) []by
 	}
 }
 
-// readRequest reads what a process says that asks to be a member, or tells why it cannot be one.
+// readRequest reads the request of a process that asks to be a member. The error says why it cannot
+// be one.
 func (a *Acceptor) readRequest(l *listener, request []byte) (*joiner, *fault.Error) {
 	settings := &a.config.Settings
 	var q joinRequest
@@ -268,10 +280,11 @@ func (a *Acceptor) readRequest(l *listener, request []byte) (*joiner, *fault.Err
 		return nil, fault.Errorf(fault.ErrUnsupported, "%v", err)
 	}
 	return &joiner{Joiner: membership.Joiner{Host: handle.Address.Host, Handle: []byte(q.Handle)},
-		address: &handle.Address, come: make(chan answer, 1)}, nil
+		address: &handle.Address, told: make(chan answer, 1)}, nil
 }
 
-// unfit tells why a process cannot be joined to one of some members; nil where it can to each.
+// unfit returns why a process cannot be joined to one of some members; nil where it can be joined
+// to each.
 func unfit(members []address.Address, a *address.Address, forced string) error {
 	for i := range members {
 		if _, err := address.Decide(members[i], *a, forced); err != nil {
@@ -282,9 +295,9 @@ func unfit(members []address.Address, a *address.Address, forced string) error {
 	return nil
 }
 
-// Admit returns those of the joiners that were decided on who can be members, and the addresses of
-// all members with theirs. A joiner that cannot be joined to a member, or to a joiner before it, is
-// left out, as is one whose handle is none. It is pure: all members come to the same.
+// Admit returns those of the joiners that can be members, of those that were decided on, and the
+// addresses of all members with theirs. It leaves out a joiner that cannot be joined to a member or
+// to a joiner before it, and one whose handle is none. It is pure, so all members admit the same.
 func Admit(members []address.Address, joiners []membership.Joiner, forced string) (
 	[]membership.Joiner, []address.Address) {
 	var in []membership.Joiner
@@ -298,7 +311,7 @@ func Admit(members []address.Address, joiners []membership.Joiner, forced string
 	return in, members
 }
 
-// differing tells of a setting that a process has otherwise than the members; "" if there is none.
+// differing describes a setting that a process has otherwise than the members; "" if there is none.
 func differing(theirs, ours []bootstrap.Setting) string {
 	for _, s := range ours {
 		i := slices.IndexFunc(theirs, func(t bootstrap.Setting) bool { return t.Name == s.Name })
@@ -313,11 +326,11 @@ func differing(theirs, ours []bootstrap.Setting) string {
 	return ""
 }
 
-// receive has a process wait here, unless nobody can. It may be a member already, and have missed
-// the reply.
-func (a *Acceptor) receive(j *joiner) bool {
+// add has a process wait here, and reports whether it may. The process may be a member already that
+// has missed the reply.
+func (a *Acceptor) add(j *joiner) bool {
 	a.mu.Lock()
-	if a.barred {
+	if a.rejects {
 		a.mu.Unlock()
 		return false
 	}
@@ -329,8 +342,8 @@ func (a *Acceptor) receive(j *joiner) bool {
 	return true
 }
 
-// leaves tells that a process does not wait here any more.
-func (a *Acceptor) leaves(j *joiner) {
+// remove notes that a process does not wait here any more.
+func (a *Acceptor) remove(j *joiner) {
 	act := func() {}
 	a.mu.Lock()
 	a.joiners = slices.DeleteFunc(a.joiners, func(k *joiner) bool { return k == j })
@@ -343,34 +356,35 @@ func (a *Acceptor) leaves(j *joiner) {
 	act()
 }
 
-// Joining is how many processes wait here to be members.
+// Joining returns how many processes wait here to be members.
 func (a *Acceptor) Joining() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.joiners)
 }
 
-// Bar sends those away that wait here, if an error tells that the members go on without this rank.
-func (a *Acceptor) Bar(err error) {
+// Reject has those that wait here ask another member, if the error says that the members go on
+// without this rank. From now on nobody waits here, until the next epoch.
+func (a *Acceptor) Reject(err error) {
 	if !errors.Is(err, fault.ErrExcluded) && !errors.Is(err, fault.ErrNoQuorum) &&
 		!errors.Is(err, fault.ErrAborted) {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.barred = true
+	a.rejects = true
 	for _, j := range a.joiners {
-		j.come <- answer{}
+		j.told <- answer{}
 	}
 	a.joiners = nil // each is told once
 }
 
-// Moved tells of the present epoch. Those that wait here, and are members of it, are told that they
-// are, and those that cannot become members any more why. The others are offered to its decisions.
+// Moved tells of the present epoch. The acceptor answers those that wait here and are members of
+// it, and those that cannot become members any more. It offers the others to its decisions.
 func (a *Acceptor) Moved(to Epoch) {
 	var acts []func()
 	a.mu.Lock()
-	a.present, a.barred = to, false
+	a.present, a.rejects = to, false
 	a.welcome()
 	for _, j := range a.joiners {
 		acts = append(acts, to.Decisions.Offer(j.Joiner))
@@ -381,8 +395,8 @@ func (a *Acceptor) Moved(to Epoch) {
 	}
 }
 
-// welcome tells those that wait here what has become of them in the present epoch. It is called
-// with mu held.
+// welcome answers those that wait here and are members of the present epoch, or cannot become
+// members. It is called with mu held.
 func (a *Acceptor) welcome() {
 	e := a.present
 	members := e.Roster.Peers.Addresses()
@@ -397,7 +411,7 @@ func (a *Acceptor) welcome() {
 		} else {
 			return false
 		}
-		j.come <- told
+		j.told <- told
 		return true
 	})
 }

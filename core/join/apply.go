@@ -96,9 +96,9 @@ func (p *applicant) askAny(ctx context.Context, members []meeting.Handle, source
 		"given%s is there any more: %s", source, strings.Join(lost, "; "))
 }
 
-// find asks the member that a store names, and where that has ended the next one. What names none
-// may have been left there by another job, or by somebody who only writes to the store: members
-// write over it when they look at it again. So it is refused only where it stays for longer.
+// find asks the member that a store names, and where that has ended the next one. A value that
+// names no member may come from another job, or from somebody who only writes to the store. Members
+// write over it when they look at the store again. So find refuses only a value that stays longer.
 func (p *applicant) find(ctx context.Context, s bootstrap.Store) (*Welcome, error) {
 	key := bootstrap.MembersKey(p.settings.GroupName)
 	var known []byte // the member that was not there
@@ -156,8 +156,8 @@ func (p *applicant) readNamed(value []byte, key string) (h meeting.Handle, refus
 	return h, nil
 }
 
-// askNamed asks a member for as long as the store names it. The others may have gone on without it,
-// while it is stopped.
+// askNamed asks a member for as long as the store names it: the member may be stopped, and the
+// others may have gone on without it.
 func (p *applicant) askNamed(ctx context.Context, h *meeting.Handle, s bootstrap.Store,
 	key string) (*Welcome, error) {
 	named, cancel := context.WithCancel(ctx)
@@ -183,8 +183,8 @@ func (p *applicant) askNamed(ctx context.Context, h *meeting.Handle, s bootstrap
 	return w, err
 }
 
-// ask asks a member to be let in, of a group where its name is known. It returns nothing where the
-// member has gone.
+// ask asks a member to let this process into a group; "": into the member's. It returns nil where
+// the member has gone.
 func (p *applicant) ask(ctx context.Context, h *meeting.Handle, group string) (*Welcome, error) {
 	request, _ := json.Marshal(joinRequest{Handle: p.own.handle.String(), Group: group,
 		Settings: p.settings.Same}) // texts never fail

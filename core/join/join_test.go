@@ -77,13 +77,13 @@ func at(t *testing.T, host string) *joiner {
 		t.Fatal(err)
 	}
 	return &joiner{Joiner: membership.Joiner{Host: host, Handle: []byte(h.String())},
-		address: &h.Address, come: make(chan answer, 1)}
+		address: &h.Address, told: make(chan answer, 1)}
 }
 
 // told is what a process has been told that waits; ok is false as long as it waits.
 func told(j *joiner) (a answer, ok bool) {
 	select {
-	case a = <-j.come:
+	case a = <-j.told:
 		return a, true
 	default:
 		return a, false
@@ -101,13 +101,13 @@ func TestAsksAgain(t *testing.T) {
 		now.Roster.Peers[0].Host = "here"
 		lost, again := at(t, "here"), at(t, "here")
 		again.Handle = lost.Handle
-		a.receive(lost)
+		a.add(lost)
 		if first == "leaves" {
-			a.leaves(lost)
+			a.remove(lost)
 		}
-		a.receive(again)
+		a.add(again)
 		if first == "asks" {
-			a.leaves(lost)
+			a.remove(lost)
 		}
 		if !slices.Equal(d.told, want) {
 			t.Errorf("%s first: decisions are told %q, not %q", first, d.told, want)
@@ -130,8 +130,8 @@ func TestMoved(t *testing.T) {
 	a, now, _ := newAcceptor(t)
 	now.Roster.Peers[0].Host = "here"
 	waits, unfit := at(t, "here"), at(t, "here")
-	a.receive(waits)
-	a.receive(unfit)
+	a.add(waits)
+	a.add(unfit)
 	unfit.address.Host = "another host"
 	d := decisions{of: a}
 	a.Moved(Epoch{Roster: now.Roster, Number: 1, Decisions: &d})
@@ -147,26 +147,26 @@ func TestMoved(t *testing.T) {
 }
 
 // Who is sent away is told once, and nobody waits in vain before the next epoch.
-func TestBar(t *testing.T) {
+func TestReject(t *testing.T) {
 	a, now, d := newAcceptor(t)
 	now.Roster.Peers[0].Host = "here"
 	j := at(t, "here")
-	a.receive(j)
-	a.Bar(fault.ErrTimeout)
+	a.add(j)
+	a.Reject(fault.ErrTimeout)
 	if _, ok := told(j); ok {
 		t.Error("after a timeout it is sent away, though members may still go on with this rank")
 	}
 	j.address.Host = "another host" // it would be refused
-	a.Bar(fault.ErrExcluded)
+	a.Reject(fault.ErrExcluded)
 	if w, ok := told(j); !ok || w.epoch != nil || w.refusal != nil {
 		t.Errorf("it is told %+v", w)
 	}
-	a.Bar(fault.ErrExcluded) // nobody is told twice
-	if a.receive(at(t, "here")) {
+	a.Reject(fault.ErrExcluded) // nobody is told twice
+	if a.add(at(t, "here")) {
 		t.Error("another one waits where the others go on without this rank")
 	}
 	a.Moved(Epoch{Roster: now.Roster, Number: 1, Decisions: d})
-	if !a.receive(at(t, "here")) {
+	if !a.add(at(t, "here")) {
 		t.Error("nobody can wait in the next epoch")
 	}
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/goccl/goccl/core/logs"
 )
 
-// keepEach is how often the handle is looked at that lies in the store. In an etcd it ends with its
-// lease, where etcd could not be reached for longer than that lasts. In any store it may have been
-// written over by a rank that went on alone for a while, and was left out.
+// keepEach is how often a rank looks at the handle in the store. In an etcd the handle ends with
+// its lease, if etcd could not be reached for longer than that lasts. In any store a rank may have
+// written over it that went on alone for a while, and was left out.
 const keepEach = 10 * time.Second
 
-// notice is where processes that want to join find a member: a key of a store, under which the
-// lowest rank that lives writes its handle. That one is enough. Where its process has ended, the
-// lowest of those that are left writes its own: once they wait for newcomers, or in the next epoch.
-type notice struct {
+// registration is where processes that want to join find a member: a key of a store, at which the
+// lowest rank that lives writes its handle. One handle is enough. Where that process has ended, the
+// lowest rank that is left writes its own: once it waits for newcomers, or in the next epoch.
+type registration struct {
 	store bootstrap.Store
 	key   string
 	ctx   context.Context
@@ -33,19 +33,19 @@ type notice struct {
 }
 
 // Publish lets processes find the communicator in a store, or in the etcd of the settings. From now
-// on this rank writes its handle there when it is the lowest that lives. It does not wait for the
-// store, and closes it when it is not used any more.
+// on this rank writes its handle there while it is the lowest that lives. Publish does not wait for
+// the store. The acceptor closes the store when it does not use it any more.
 func (a *Acceptor) Publish(store bootstrap.Store) error {
-	n := a.newNotice(store)
-	old := a.notice.Swap(n)
+	r := a.register(store)
+	old := a.registration.Swap(r)
 	if old != nil {
-		old.takeDown()
+		old.withdraw()
 	}
 	a.mu.Lock()
 	closed := a.closed
 	a.mu.Unlock()
 	if closed != nil {
-		n.takeDown()
+		r.withdraw()
 		return closed
 	}
 	a.Changed()
@@ -59,73 +59,76 @@ func CloseStore(store bootstrap.Store) {
 	}
 }
 
-func (a *Acceptor) newNotice(store bootstrap.Store) *notice {
-	n := &notice{store: store, key: bootstrap.MembersKey(a.config.Settings.GroupName),
+// register begins to keep the handle in a store.
+func (a *Acceptor) register(store bootstrap.Store) *registration {
+	r := &registration{store: store, key: bootstrap.MembersKey(a.config.Settings.GroupName),
 		again: make(chan struct{}, 1), over: make(chan struct{})}
-	n.ctx, n.end = context.WithCancel(a.config.Life)
-	n.close = func() { CloseStore(store) } // a call of it may not return
+	r.ctx, r.end = context.WithCancel(a.config.Life)
+	r.close = func() { CloseStore(store) } // a call of it may not return
 	if a.config.Settings.Etcd != nil {
-		s := etcd.Open(n.ctx, a.config.Settings.Etcd, a.config.Settings.Meeting)
-		n.store = s
-		n.close = func() {
-			<-n.over
+		s := etcd.Open(r.ctx, a.config.Settings.Etcd, a.config.Settings.Meeting)
+		r.store = s
+		r.close = func() {
+			<-r.over
 			s.Close(true)
 			CloseStore(store)
 		}
 	}
-	go n.maintain(a)
-	return n
+	go r.maintain(a)
+	return r
 }
 
-// Changed has the acceptor look whether the store is to name this rank. It takes no lock.
+// Changed has the acceptor look whether this rank is to write its handle. It takes no lock, and may
+// be called with any lock held.
 func (a *Acceptor) Changed() {
-	if n := a.notice.Load(); n != nil {
+	if r := a.registration.Load(); r != nil {
 		select {
-		case n.again <- struct{}{}:
+		case r.again <- struct{}{}:
 		default: // it is about to look
 		}
 	}
 }
 
-// maintain writes the handle when it is told to.
-func (n *notice) maintain(a *Acceptor) {
-	defer close(n.over)
+// maintain writes the handle whenever this rank is the one whose handle is to be there.
+func (r *registration) maintain(a *Acceptor) {
+	defer close(r.over)
 	look := time.NewTicker(keepEach)
 	defer look.Stop()
 	for {
 		select {
-		case <-n.again:
+		case <-r.again:
 		case <-look.C:
-		case <-n.ctx.Done():
+		case <-r.ctx.Done():
 			return
 		}
 		if !a.config.Owner.Leads() {
 			continue
 		}
-		if err := n.write(a); err != nil && n.ctx.Err() == nil {
-			n.warn.Do(func() {
+		if err := r.write(a); err != nil && r.ctx.Err() == nil {
+			r.warn.Do(func() {
 				text := fmt.Sprintf("processes that want to join group %q cannot find it: writing %q to the "+
-					"store: %v", a.config.Settings.GroupName, n.key, err)
+					"store: %v", a.config.Settings.GroupName, r.key, err)
 				logs.For(a.config.Logger, logs.Bootstrap).Warn(text)
 			})
 		}
 	}
 }
 
-func (n *notice) write(a *Acceptor) error {
+// write writes the handle, unless it is there.
+func (r *registration) write(a *Acceptor) error {
 	l, err := a.listen()
 	if err != nil {
 		return err
 	}
 	handle := []byte(l.handle.String())
-	if there, ok, err := n.store.Get(n.key); err == nil && ok && bytes.Equal(there, handle) {
+	if there, ok, err := r.store.Get(r.key); err == nil && ok && bytes.Equal(there, handle) {
 		return nil
 	}
-	return n.store.Set(n.key, handle)
+	return r.store.Set(r.key, handle)
 }
 
-// takeDown ends the use of the store. What was written stays; from an etcd it is removed.
-func (n *notice) takeDown() {
-	n.end()
-	n.close()
+// withdraw ends the use of the store. The handle stays there; from an etcd it is removed.
+func (r *registration) withdraw() {
+	r.end()
+	r.close()
 }

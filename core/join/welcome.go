@@ -36,7 +36,7 @@ type Welcome struct {
 	Handles  []string // of those that join; they have the last ranks
 }
 
-// welcome is the reply to a process that is a member of the epoch.
+// welcome encodes the reply to a process that is a member of the epoch.
 func (e *Epoch) welcome() (reply []byte, err error) {
 	r := e.Roster
 	w := Welcome{Name: r.Members.Name, Number: e.Number, Job: r.Identity.Job, Group: r.Identity.Group,
@@ -50,7 +50,7 @@ func (e *Epoch) welcome() (reply []byte, err error) {
 	return json.Marshal(w)
 }
 
-// Roster is that of the epoch that this process is to be a member of.
+// Roster returns the roster of the epoch that a welcome makes this process a member of.
 func (a *Acceptor) Roster(w *Welcome) (ranks roster.Roster, err error) {
 	l := a.listening()
 	self := l.handle.String()

@@ -2,8 +2,8 @@
 // store.
 //
 // A meeting is named by a text that is used once, its uuid. The rank whose handle is the least
-// leads it: the others call it, and each call is answered by the verdict. Those that have not come
-// after a while it calls itself, and these calls, too, are answered by the verdict: so the leader
+// leads it: the others call it, and each call is answered by the outcome. Those that have not come
+// after a while it calls itself, and these calls, too, are answered by the outcome: so the leader
 // hears at once of a process that has ended, or that was given another list of handles, and of
 // which another one may be the leader. What has come of a meeting is kept: who asks for it again is
 // told, up to a number of later ones.
@@ -49,7 +49,7 @@ type Meetings struct {
 	mu      sync.Mutex // guards what follows, and the meetings
 	changed chan struct{}
 	all     map[uint64]*Meeting // by topic, of the last mostKept
-	begun   []*Meeting          // they, in order; of all but the last the verdict is kept, and no more
+	begun   []*Meeting          // they, in order; of all but the last the outcome is kept, and no more
 	closed  *fault.Error        // why no meeting can take place any more
 }
 
@@ -60,13 +60,13 @@ type Meeting struct {
 	topic uint64
 	ctx   context.Context // of this rank's calls: ends with the meeting
 	stop  context.CancelFunc
-	done  chan struct{} // closed when there is a verdict
+	done  chan struct{} // closed when there is an outcome
 
 	list    *List // nil until it is known
 	own     Part
 	parts   map[int]*Part // the leader's: of those that have come
-	over    bool          // there is a verdict
-	verdict verdict       // for those that have come; some may be told only after the next has begun
+	over    bool          // there is an outcome
+	outcome outcome       // for those that have come; some may be told only after the next has begun
 	used    *fault.Error  // for those that come too late to be told that it is agreed; nil: none can
 }
 
@@ -77,8 +77,8 @@ type Part struct {
 	Settings []bootstrap.Setting // that must be the same on all ranks
 }
 
-// verdict is what has come of a meeting.
-type verdict struct {
+// outcome is what has come of a meeting.
+type outcome struct {
 	failure *fault.Error // nil: it is agreed
 	foreign bool         // the failure is that of a rank that was given another list
 	epoch   uint32       // the greatest of all
@@ -130,7 +130,7 @@ func (m *Meetings) Begin(uuid string) (*Meeting, error) {
 	return n, nil
 }
 
-// forget drops what a meeting that is over needs no more. It needs mu.
+// forget drops what a meeting that is over needs no more. It is called with mu held.
 func (n *Meeting) forget() {
 	n.list, n.parts, n.own = nil, nil, Part{}
 }
@@ -145,7 +145,7 @@ func (m *Meetings) Interrupt(cause *fault.Error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, n := range m.all {
-		n.conclude(verdict{failure: cause})
+		n.conclude(outcome{failure: cause})
 	}
 }
 
@@ -157,7 +157,7 @@ func (m *Meetings) Close(cause *fault.Error) {
 	m.Interrupt(cause)
 }
 
-// signal needs mu.
+// signal wakes what waits for a change. It is called with mu held.
 func (m *Meetings) signal() {
 	close(m.changed)
 	m.changed = make(chan struct{})
@@ -172,16 +172,17 @@ func (n *Meeting) Fail(cause error) error {
 	failure := fault.From(cause, fault.ErrSystem, Operation)
 	n.of.mu.Lock()
 	defer n.of.mu.Unlock()
-	n.conclude(verdict{failure: failure})
+	n.conclude(outcome{failure: failure})
 	return cause
 }
 
-// conclude needs mu. It tells whether this is the verdict.
-func (n *Meeting) conclude(v verdict) bool {
+// conclude ends the meeting with an outcome, unless it has one, and reports whether it did. It is
+// called with mu held.
+func (n *Meeting) conclude(v outcome) bool {
 	if n.over {
 		return false
 	}
-	n.over, n.verdict = true, v
+	n.over, n.outcome = true, v
 	if v.failure == nil {
 		n.used = used(n.uuid, n.list.name(n.list.Rank))
 	}
@@ -194,7 +195,7 @@ func (n *Meeting) conclude(v verdict) bool {
 func (n *Meeting) end(failure *fault.Error) {
 	n.of.mu.Lock()
 	defer n.of.mu.Unlock()
-	n.conclude(verdict{failure: failure})
+	n.conclude(outcome{failure: failure})
 }
 
 // Meet brings this rank's part, and waits for the others until the context ends. It returns what
@@ -234,7 +235,7 @@ func (n *Meeting) Meet(ctx context.Context, list *List, own Part) (Part, error) 
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	v := n.verdict
+	v := n.outcome
 	if v.failure != nil {
 		return Part{}, v.failure
 	}
@@ -259,11 +260,11 @@ func (n *Meeting) expire(cause error) {
 		}
 	}
 	if !errors.Is(cause, context.DeadlineExceeded) {
-		n.conclude(verdict{failure: errorf(fault.ErrAborted, "%s gave it up", l.name(l.Rank)).
+		n.conclude(outcome{failure: errorf(fault.ErrAborted, "%s gave it up", l.name(l.Rank)).
 			In(&l.Members).Blaming(l.Rank)})
 		return
 	}
-	n.conclude(verdict{failure: errorf(fault.ErrTimeout, "%s did not come to uuid %q in time",
+	n.conclude(outcome{failure: errorf(fault.ErrTimeout, "%s did not come to uuid %q in time",
 		l.names(missing), n.uuid).In(&l.Members).Blaming(missing...)})
 }
 
@@ -281,12 +282,12 @@ func (n *Meeting) callAbsent() {
 	}
 }
 
-// visit calls a rank that has not come, or has gone again. It needs mu.
+// visit calls a rank that has not come, or has gone again. It is called with mu held.
 func (n *Meeting) visit(rank int) {
 	go n.ask(n.list, rank, n.request(visits, 0))
 }
 
-// ask calls a rank for its verdict, which holds here, too.
+// ask calls a rank for its outcome, which holds here, too.
 func (n *Meeting) ask(l *List, rank int, request []byte) {
 	m := n.of
 	to := &l.Handles[rank]
@@ -306,7 +307,7 @@ func (n *Meeting) ask(l *List, rank int, request []byte) {
 		n.end(errorf(fault.ErrPeerFailed, "%s cannot be reached: %v", l.name(rank), err).
 			In(&l.Members).Blaming(rank))
 	default:
-		v, err := l.readVerdict(reply)
+		v, err := l.readOutcome(reply)
 		if err != nil {
 			v.failure = errorf(fault.ErrInternal, "from %s: %v", l.name(rank), err)
 		} else if v.foreign { // its ranks are not those of this list
@@ -318,13 +319,13 @@ func (n *Meeting) ask(l *List, rank int, request []byte) {
 	}
 }
 
-// tally concludes the meeting once all have come. It needs mu.
+// tally concludes the meeting once all have come. It is called with mu held.
 func (n *Meeting) tally() {
 	l := n.list
 	if l.leader != l.Rank || len(n.parts) < len(l.Handles) {
 		return
 	}
-	v := verdict{answers: ^bootstrap.Answers(0)}
+	v := outcome{answers: ^bootstrap.Answers(0)}
 	for rank := range l.Handles {
 		p := n.parts[rank]
 		for i, s := range n.own.Settings {
@@ -333,7 +334,7 @@ func (n *Meeting) tally() {
 				if i < len(p.Settings) {
 					theirs = p.Settings[i]
 				}
-				n.conclude(verdict{failure: errorf(fault.ErrMismatch, "%s is %q on %s and %q on %s: it "+
+				n.conclude(outcome{failure: errorf(fault.ErrMismatch, "%s is %q on %s and %q on %s: it "+
 					"must be the same on all ranks", s.Name, s.Value, l.name(l.Rank), theirs.Value,
 					l.name(rank)).In(&l.Members).Blaming(rank)})
 				return
@@ -349,7 +350,7 @@ func (m *Meetings) Answer(ctx context.Context, topic uint64, request []byte) []b
 	came := time.Now()
 	q, err := readRequest(request)
 	if err != nil {
-		return verdict{failure: errorf(fault.ErrInternal, "a request is %v", err)}.bytes()
+		return outcome{failure: errorf(fault.ErrInternal, "a request is %v", err)}.bytes()
 	}
 	n := m.find(ctx, topic)
 	if n == nil {
@@ -360,17 +361,17 @@ func (m *Meetings) Answer(ctx context.Context, topic uint64, request []byte) []b
 	switch {
 	case n.used != nil:
 		defer m.mu.Unlock()
-		return verdict{failure: n.used}.bytes()
+		return outcome{failure: n.used}.bytes()
 	case l == nil:
 		defer m.mu.Unlock()
-		return n.verdict.bytes()
+		return n.outcome.bytes()
 	}
 	rank := l.rankOf(q.from.text)
 	if q.digest != l.digest {
 		failure := l.differs(rank, q)
-		n.conclude(verdict{failure: failure})
+		n.conclude(outcome{failure: failure})
 		m.mu.Unlock()
-		return verdict{failure: failure, foreign: true}.bytes()
+		return outcome{failure: failure, foreign: true}.bytes()
 	}
 	// One whose time is over has given up, though its call still stands.
 	late := q.left > 0 && time.Since(came) >= q.left
@@ -391,7 +392,7 @@ func (m *Meetings) Answer(ctx context.Context, topic uint64, request []byte) []b
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return n.verdict.bytes()
+	return n.outcome.bytes()
 }
 
 // goneAgain takes that a rank which had come has died, or given up.

@@ -75,12 +75,12 @@ func TestMessages(t *testing.T) {
 		q.digest != l.digest || q.left != time.Minute || !reflect.DeepEqual(q.part, n.own) {
 		t.Errorf("%+v: %v", q, err)
 	}
-	v, err := l.readVerdict(verdict{epoch: 4, answers: 3}.bytes())
-	if err != nil || v != (verdict{epoch: 4, answers: 3}) {
+	v, err := l.readOutcome(outcome{epoch: 4, answers: 3}.bytes())
+	if err != nil || v != (outcome{epoch: 4, answers: 3}) {
 		t.Errorf("%+v: %v", v, err)
 	}
 	failure := errorf(fault.ErrTimeout, "late").Blaming(1)
-	v, err = l.readVerdict(verdict{failure: failure, foreign: true}.bytes())
+	v, err = l.readOutcome(outcome{failure: failure, foreign: true}.bytes())
 	if err != nil || !v.foreign || v.failure.Error() != "reconfigure: late" ||
 		v.failure.Kind != fault.ErrTimeout || v.failure.Ranks[0] != 1 {
 		t.Errorf("%+v: %v", v, err)
@@ -93,14 +93,14 @@ func FuzzForeign(f *testing.F) {
 	n := &Meeting{list: l, of: NewMeetings(l.Handles[0], "", nil)}
 	f.Add([]byte(l.Handles[0].text))
 	f.Add(n.request(visits, 0))
-	f.Add(verdict{failure: errorf(fault.ErrMismatch, "x")}.bytes())
+	f.Add(outcome{failure: errorf(fault.ErrMismatch, "x")}.bytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if h, err := Parse(string(b)); err == nil && (h.text != string(b) ||
 			h.MadeWith("key") && h.text != l.Handles[0].text) {
 			t.Error("a handle of another text")
 		}
 		_, _ = readRequest(b)
-		if v, err := l.readVerdict(b); err == nil && v.failure != nil {
+		if v, err := l.readOutcome(b); err == nil && v.failure != nil {
 			for _, rank := range v.failure.Ranks {
 				_ = l.name(rank)
 			}
@@ -137,7 +137,7 @@ func TestChangedHandles(t *testing.T) {
 
 // A rank that has come is told what was agreed, though the next meeting begins before. One that
 // comes then is told that the uuid was used.
-func TestVerdictAfterTheNextHasBegun(t *testing.T) {
+func TestOutcomeAfterTheNextHasBegun(t *testing.T) {
 	handles := []Handle{newHandle(t), newHandle(t)}
 	slices.SortFunc(handles, func(a, b Handle) int { return strings.Compare(a.text, b.text) })
 	texts := []string{handles[0].text, handles[1].text}
@@ -164,15 +164,15 @@ func TestVerdictAfterTheNextHasBegun(t *testing.T) {
 		}
 		m.mu.Lock()
 		if came = n.parts[1] != nil; came {
-			n.conclude(verdict{epoch: 4})
+			n.conclude(outcome{epoch: 4})
 			n.forget() // as the next one does
 		}
 		m.mu.Unlock()
 	}
-	if v, err := joiner.list.readVerdict(<-reply); err != nil || v != (verdict{epoch: 4}) {
+	if v, err := joiner.list.readOutcome(<-reply); err != nil || v != (outcome{epoch: 4}) {
 		t.Errorf("who has come is told %+v: %v", v, err)
 	}
-	v, err := joiner.list.readVerdict(m.Answer(context.Background(), n.topic, request))
+	v, err := joiner.list.readOutcome(m.Answer(context.Background(), n.topic, request))
 	if err != nil || v.failure == nil || !strings.Contains(v.failure.Error(), "was already used") {
 		t.Errorf("who comes too late is told %+v: %v", v, err)
 	}

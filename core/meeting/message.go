@@ -74,7 +74,7 @@ const (
 	failedForeign // and the ranks are not the reader's
 )
 
-func (v verdict) bytes() []byte {
+func (v outcome) bytes() []byte {
 	if v.failure == nil {
 		b := binary.LittleEndian.AppendUint32([]byte{agreed}, v.epoch)
 		return append(b, byte(v.answers))
@@ -86,7 +86,7 @@ func (v verdict) bytes() []byte {
 	return append([]byte{how, fault.Number(v.failure.Kind)}, v.failure.Encode()...)
 }
 
-func (l *List) readVerdict(b []byte) (v verdict, err error) {
+func (l *List) readOutcome(b []byte) (v outcome, err error) {
 	r := foreign.NewReader(b)
 	switch how := r.Byte(); how {
 	case agreed:

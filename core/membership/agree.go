@@ -34,7 +34,7 @@ type Config struct {
 	Waits bool
 	// Judge says what becomes of operations, from the states that the survivors have reported, and
 	// whether joiners wait for another decision. It is pure. nil: nothing.
-	Judge func(states map[int][]byte) (verdict []byte, closed bool)
+	Judge func(states map[int][]byte) (record []byte, closed bool)
 }
 
 // Agreement is one member's part in the decision on what follows its epoch. Once decided it is kept
@@ -53,7 +53,7 @@ type Agreement struct {
 	installed        Set // who is known to have gone on with the decision
 	joiners          []Joiner
 	gone             map[string]bool // handles of joiners that have ended, of maxGone at most
-	settled          bool            // see Settle
+	stable           bool            // see Stable
 	nonce            [NonceSize]byte
 	state            []byte
 	newcomers        int // see Begin
@@ -123,12 +123,12 @@ type Expired struct{ Cause error }
 // that has completed shows it for all survivors.
 type Installed struct{ Ranks []int }
 
-// Settle tells that no member of the epoch before can come to another decision than that for this
-// epoch. This holds once a collective of this epoch has completed, unless its Value is Open; and
-// once the agreement before is [Agreement.Settled], if that has had a Settle, too. Where there are
-// newcomers two collectives must have completed in any case: then the first one has on all members,
-// and none of these does without newcomers any more.
-type Settle struct{}
+// Stable tells that no member of the epoch before can come to another decision than that for this
+// epoch. This holds once a collective of this epoch has completed, unless its Value is Open. It
+// also holds once the agreement before is [Agreement.Confirmed], if that has had a Stable, too.
+// Where there are newcomers two collectives must have completed in any case: then the first one has
+// completed on all members, and none of these does without newcomers any more.
+type Stable struct{}
 
 // Asked is the action that stops this member, for a peer has begun. Begin must follow.
 type Asked struct{}
@@ -154,7 +154,7 @@ func (Out) action()     {}
 // NewAgreement makes a member's part.
 func NewAgreement(config Config) *Agreement {
 	empty := func() Set { return NewSet(config.Size) }
-	return &Agreement{config: config, founders: config.Founders, settled: config.Founders == nil,
+	return &Agreement{config: config, founders: config.Founders, stable: config.Founders == nil,
 		ended: empty(), suspected: empty(), excluded: empty(), asking: empty(),
 		installed: empty(), passed: empty(),
 		called: -1, attempts: map[int]uint64{},
@@ -168,9 +168,9 @@ func (a *Agreement) Step(n News) []Action {
 	return a.actions
 }
 
-// Settled tells whether each member is known to have begun the epoch that was decided, or to have
-// ended or left.
-func (a *Agreement) Settled() bool {
+// Confirmed reports whether each member is known to have begun the epoch that was decided, or to
+// have ended or left. Then nobody asks for the decision any more.
+func (a *Agreement) Confirmed() bool {
 	known := a.ended.count() + a.installed.without(a.ended).count()
 	return a.decided != nil && a.excluded.count() == 0 && known == a.config.Size
 }
@@ -240,7 +240,7 @@ func (e Received) inform(a *Agreement) {
 		}
 		return
 	}
-	a.settled = a.settled || m.Settled
+	a.stable = a.stable || m.Stable
 	a.exclude(m.Excluded)
 	a.learn(m.Ended)
 	a.receive(e.From, m)
@@ -303,11 +303,11 @@ func (e Installed) inform(a *Agreement) {
 	}
 }
 
-func (e Settle) inform(a *Agreement) { a.settled = true }
+func (e Stable) inform(a *Agreement) { a.stable = true }
 
 // Known is what a member knows of its epoch when the part in a further agreement is made.
 type Known struct {
-	Settled bool       // it has been told: see [Settle]
+	Stable  bool       // it has been told: see [Stable]
 	Joiners []Joiner   // that ask to be members, in the order in which they came
 	Lost    []Lost     // peers
 	Before  *Agreement // the epoch's agreement before; nil: this is the first
@@ -317,8 +317,8 @@ type Known struct {
 // epoch, and had been given the news of that one by one. Nothing has been told of it.
 func Replay(config Config, known Known) *Agreement {
 	a := NewAgreement(config)
-	if known.Settled {
-		a.Step(Settle{})
+	if known.Stable {
+		a.Step(Stable{})
 	}
 	for _, j := range known.Joiners {
 		a.Step(Joining{Joiner: j})
@@ -326,7 +326,7 @@ func Replay(config Config, known Known) *Agreement {
 	if before := known.Before; before != nil {
 		a.ended.merge(before.ended)
 		a.excluded.merge(before.excluded)
-		a.settled = a.settled || before.settled
+		a.stable = a.stable || before.stable
 	}
 	for _, lost := range known.Lost {
 		a.Step(lost)
@@ -342,7 +342,7 @@ func (a *Agreement) leave(cause error) {
 }
 
 func (a *Agreement) send(to int, m Message) {
-	m.Epoch, m.Settled = a.config.Epoch, a.settled
+	m.Epoch, m.Stable = a.config.Epoch, a.stable
 	m.Ended, m.Excluded = slices.Clone(a.ended), slices.Clone(a.excluded)
 	a.actions = append(a.actions, Send{to, &m})
 }
@@ -365,7 +365,7 @@ func (a *Agreement) learn(ended Set) {
 	}
 	clear(a.attempts)
 	if a.config.Uncontested && a.founders.within(a.ended.without(a.excluded)) {
-		a.settled = true
+		a.stable = true
 	}
 	switch {
 	case a.ended.Has(a.config.Rank): // peers take this member for ended, and may go on without it

@@ -39,7 +39,7 @@
 // This is harmless among members. Joiners are none: they may have begun the epoch that is
 // forgotten. So an epoch has founders, who were members before, and a value must have one of them
 // as a survivor. As long as one lives that has begun the epoch, no other decision is made before
-// it. The rule ends once no member of the epoch before can decide otherwise: see [Settle].
+// it. The rule ends once no member of the epoch before can decide otherwise: see [Stable].
 //
 // A faulty member may tell of any ballot. One that is far beyond what the other members have come
 // to is not answered. One that is answered comes before those of the others once these have proof
@@ -149,7 +149,7 @@ type Departure struct {
 	Last     uint64 // as in Lost
 }
 
-// Lost tells whether the peer has ended without a goodbye.
+// Lost reports whether the peer has ended without a goodbye.
 func (d Departure) Lost() bool { return d.Cause.Kind == fault.ErrPeerFailed }
 
 // MissedBy is the failure of a collective that needs the peer.
@@ -204,10 +204,10 @@ func (m *Machine) Departure(peer int) (d Departure, gone bool) {
 	return d, gone
 }
 
-// Whole tells whether all peers take part.
+// Whole reports whether all peers take part.
 func (m *Machine) Whole() bool { return m.cause == nil && len(m.departed) == 0 }
 
-// Missing tells whether a collective misses a peer that was gone before this rank came to it. No
+// Missing reports whether a collective misses a peer that was gone before this rank came to it. No
 // rank is through a collective before it has heard from all others, which plans are proved to do:
 // in one with a root the root has heard from all others, and these from the root.
 func (m *Machine) Missing(needed plan.Message) *fault.Error {

@@ -19,7 +19,7 @@ const (
 	// MaxHandle and MaxHost are the longest handle and host of a joiner, in bytes.
 	MaxHandle = 1024
 	MaxHost   = 256
-	// MaxOpaque is the longest state and verdict, in bytes.
+	// MaxOpaque is the longest state and record, in bytes.
 	MaxOpaque = 1024
 )
 
@@ -34,7 +34,7 @@ const (
 	Accepted             // it has
 	Refuse               // it has promised a later ballot, which is the message's
 	Decide               // the value is decided
-	Notice               // what the sender knows of who has ended, and whether all is settled
+	Notice               // what the sender knows of who has ended, and whether the epoch is stable
 	kinds
 )
 
@@ -43,10 +43,10 @@ func (k Kind) String() string {
 		"notice"}[k]
 }
 
-// asks tells whether messages of the kind want an answer.
+// asks reports whether messages of the kind want an answer.
 func (k Kind) asks() bool { return k == Call || k == Prepare || k == Accept }
 
-// reports tells whether messages of the kind say what their sender knows.
+// reports reports whether messages of the kind say what their sender knows.
 func (k Kind) reports() bool { return k == Call || k == Promise }
 
 // Message is what members send each other. Its sets are of the epoch's ranks.
@@ -58,7 +58,7 @@ type Message struct {
 	// What the sender knows. Ended are those of whom it has proof, and those that have left.
 	Ended    Set
 	Excluded Set  // of those ended: see Excluded
-	Settled  bool // see Settle
+	Stable   bool // see Stable
 
 	Joiners []Joiner // of a Call and a Promise
 
@@ -70,14 +70,14 @@ type Message struct {
 	Value *Value // of a Promise that tells of one, an Accept and a Decide
 }
 
-// before tells whether a message that asks was sent before another one of the same member.
+// before reports whether a message that asks was sent before another one of the same member.
 func (m *Message) before(o *Message) bool {
 	return m.Ballot.before(o.Ballot) || m.Ballot == o.Ballot && m.Kind < o.Kind
 }
 
 // Encode returns the bytes of a message.
 func (m *Message) Encode() []byte {
-	b := appendBool([]byte{byte(m.Kind)}, m.Settled)
+	b := appendBool([]byte{byte(m.Kind)}, m.Stable)
 	b = binary.LittleEndian.AppendUint32(b, m.Epoch)
 	b = append(append(m.Ballot.append(b), m.Ended...), m.Excluded...)
 	if m.Kind.reports() {
@@ -96,7 +96,7 @@ func (m *Message) Encode() []byte {
 // Decode reads a message of a member of an epoch of a size.
 func Decode(b []byte, size int) (*Message, error) {
 	r := foreign.NewReader(b)
-	m := &Message{Kind: Kind(r.Byte()), Settled: decodeBool(&r), Epoch: r.Uint32()}
+	m := &Message{Kind: Kind(r.Byte()), Stable: decodeBool(&r), Epoch: r.Uint32()}
 	if m.Kind >= kinds || len(b) > MaxMessage {
 		r.Fail()
 	}
@@ -182,7 +182,7 @@ func (v *Value) append(b []byte) []byte {
 	b = append(binary.LittleEndian.AppendUint32(b, v.Epoch), v.Nonce[:]...)
 	b = appendBool(append(append(b, v.Survivors...), v.Founders...), v.Open)
 	b = appendJoiners(b, v.Joiners)
-	return foreign.AppendBytes(b, v.Verdict)
+	return foreign.AppendBytes(b, v.Record)
 }
 
 func decodeValue(r *foreign.Reader, size int) *Value {
@@ -190,7 +190,7 @@ func decodeValue(r *foreign.Reader, size int) *Value {
 	r.Fixed(v.Nonce[:])
 	v.Survivors, v.Founders = decodeSet(r, size), decodeSet(r, size)
 	v.Open, v.Joiners = decodeBool(r), decodeJoiners(r)
-	v.Verdict = r.Bytes(MaxOpaque)
+	v.Record = r.Bytes(MaxOpaque)
 	if v.Survivors.count() == 0 || !v.Founders.within(v.Survivors) {
 		r.Fail()
 	}

@@ -14,10 +14,10 @@ func samples() (all []*Message) {
 	joiners := []Joiner{{"here", []byte("one")}, {"there", []byte("another")}}
 	v := &Value{Epoch: 8, Nonce: [NonceSize]byte{1, 2}, Survivors: NewSet(10, 0, 3, 9),
 		Founders: NewSet(10, 3), Open: true, Joiners: joiners,
-		Verdict: []byte("verdict")}
+		Record: []byte("record")}
 	for kind := range kinds {
 		m := &Message{Kind: kind, Epoch: 7, Ended: NewSet(10, 1, 8),
-			Excluded: NewSet(10, 8), Settled: kind%2 == 0}
+			Excluded: NewSet(10, 8), Stable: kind%2 == 0}
 		if kind != Call && kind != Decide && kind != Notice {
 			m.Ballot = Ballot{2, 3, 9}
 		}
@@ -72,7 +72,7 @@ func TestLargestMessage(t *testing.T) {
 	m := &Message{Kind: Promise, Ballot: Ballot{1, math.MaxUint64, MaxMembers - 1}, Ended: all,
 		Excluded:  all,
 		Suspected: all, Joiners: joiners, State: opaque, Accepted: Ballot{0, 1, 1}, Value: &Value{
-			Epoch: 1, Survivors: all, Founders: all, Joiners: joiners, Verdict: opaque}}
+			Epoch: 1, Survivors: all, Founders: all, Joiners: joiners, Record: opaque}}
 	b := m.Encode()
 	if got, err := Decode(b, MaxMembers); err != nil || !reflect.DeepEqual(got, m) {
 		t.Error(len(b), err)

@@ -62,9 +62,9 @@ func (a *Agreement) onAnswer(from int, m *Message) {
 	}
 }
 
-// advance takes the next step of this member's ballot, or several, and tells whether there was one.
-// While all may answer, a quorum is not enough: a member that is only slow would be left out. The
-// impatient does without those that are silent.
+// advance takes the next step of this member's ballot, or several, and reports whether there was
+// one. While all may answer, a quorum is not enough: a member that is only slow would be left out.
+// The impatient does without those that are silent.
 func (a *Agreement) advance(impatient bool) bool {
 	p := a.proposal
 	stepped := p.value == nil && a.quorum(p.promised) && (impatient || len(a.Silent()) == 0)
@@ -118,7 +118,7 @@ func (a *Agreement) Silent() (ranks []int) {
 	return ranks
 }
 
-// quorum tells whether members are enough to decide.
+// quorum reports whether members are enough to decide.
 func (a *Agreement) quorum(s Set) bool {
 	n, all := s.count(), a.config.Size
 	if a.config.Any || 2*n > all || 2*n == all && s.Has(0) { // A

@@ -28,8 +28,8 @@ func TestReplay(t *testing.T) {
 		for range random.IntN(8) {
 			switch peer := []int{0, 2, 3}[random.IntN(3)]; random.IntN(4) {
 			case 0:
-				known.Settled = true
-				tell(Settle{})
+				known.Stable = true
+				tell(Stable{})
 			case 1:
 				handle := []byte{byte(random.IntN(3))}
 				known.Joiners = append(known.Joiners, Joiner{Handle: handle, Host: "a"})
@@ -81,10 +81,10 @@ func TestReplayFollows(t *testing.T) {
 	}
 	before := NewAgreement(config(0))
 	before.Step(Excluded{Peer: 2})
-	before.Step(Received{From: 4, Message: &Message{Kind: Prepare, Settled: true,
+	before.Step(Received{From: 4, Message: &Message{Kind: Prepare, Stable: true,
 		Ended: NewSet(size, 3), Excluded: NewSet(size)}})
 	late, live := Replay(config(1), Known{Before: before}), NewAgreement(config(1))
-	for _, n := range []News{Excluded{Peer: 2}, Left{Peer: 3}, Settle{}} {
+	for _, n := range []News{Excluded{Peer: 2}, Left{Peer: 3}, Stable{}} {
 		live.Step(n)
 	}
 	for name, sets := range map[string][2]Set{"ended": {late.ended, live.ended},
@@ -93,7 +93,7 @@ func TestReplayFollows(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, sets[0].Ranks(), sets[1].Ranks())
 		}
 	}
-	if !late.settled {
-		t.Error("it is not settled")
+	if !late.stable {
+		t.Error("it is not stable")
 	}
 }

@@ -18,7 +18,7 @@ func NewSet(size int, ranks ...int) Set {
 	return s
 }
 
-// Has tells whether a rank is in the set.
+// Has reports whether a rank is in the set.
 func (s Set) Has(rank int) bool { return s[rank/8]>>(rank%8)&1 != 0 }
 
 // Ranks are those in the set, in order.
@@ -40,7 +40,7 @@ func (s Set) count() (n int) {
 	return n
 }
 
-// within tells whether t has all of the set.
+// within reports whether t has all of the set.
 func (s Set) within(t Set) bool {
 	for i, b := range s {
 		if b&^t[i] != 0 {
@@ -68,7 +68,7 @@ func (s Set) without(t Set) Set {
 	return u
 }
 
-// merge adds the ranks of t, and tells whether one is new.
+// merge adds the ranks of t, and reports whether one is new.
 func (s Set) merge(t Set) (grown bool) {
 	grown = !t.within(s)
 	for i, b := range t {

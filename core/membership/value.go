@@ -26,9 +26,9 @@ type Value struct {
 	Founders Set
 	Open     bool // somebody who is left out may live, and come to another decision
 	Joiners  []Joiner
-	// Verdict says what becomes of the operations that were under way. It is what Config.Judge has
+	// Record says what becomes of the operations that were under way. It is what Config.Judge has
 	// made of the reports, in at most MaxOpaque bytes.
-	Verdict []byte
+	Record []byte
 }
 
 // Size is the number of members.
@@ -70,17 +70,17 @@ func (a *Agreement) compose(reports map[int]*Message) *Value {
 	v := &Value{Epoch: a.config.Epoch + 1, Nonce: a.nonce,
 		Survivors: agreeing(a.config.Size, reports), Joiners: a.joiners}
 	v.Founders = v.Survivors
-	if !a.settled {
+	if !a.stable {
 		v.Founders = v.Survivors.both(a.founders)
 	}
-	v.Open = !a.settled || v.Survivors.count()+a.ended.count() < a.config.Size
+	v.Open = !a.stable || v.Survivors.count()+a.ended.count() < a.config.Size
 	closed := false
 	if a.config.Judge != nil {
 		states := map[int][]byte{}
 		for _, rank := range v.Survivors.Ranks() {
 			states[rank] = reports[rank].State
 		}
-		v.Verdict, closed = a.config.Judge(states)
+		v.Record, closed = a.config.Judge(states)
 	}
 	if closed {
 		v.Joiners = nil

@@ -49,7 +49,7 @@ type seat struct {
 	agreement *Agreement
 	met       bool // it has come to the first meeting
 	allMet    bool // so have all
-	settled   bool // no other decision can be made of the group before
+	stable    bool // no other decision can be made of the group before
 }
 
 type envelope struct {
@@ -85,7 +85,7 @@ func (p *process) seat() *seat {
 	return p.seats[len(p.seats)-1]
 }
 
-// unmet tells whether some member may still do without newcomers.
+// unmet reports whether some member may still do without newcomers.
 func (s *seat) unmet() bool {
 	return s.value != nil && len(s.value.Joiners) > 0 && !s.allMet
 }
@@ -98,7 +98,7 @@ func (w *world) install(p *process, g *group) {
 		config.Uncontested = !g.value.Open && config.Rank < g.newcomers()
 	}
 	p.seats = append(p.seats, &seat{group: g, rank: config.Rank, agreement: NewAgreement(config),
-		settled: g.value == nil})
+		stable: g.value == nil})
 }
 
 // child is the group that a value makes of another.
@@ -169,10 +169,10 @@ func (w *world) step(p *process, s *seat, n News) {
 	}
 	for i, s := range p.seats[1:] {
 		before := p.seats[i]
-		s.settled = s.settled || s.agreement.settled ||
-			(before.settled || before.agreement.settled) && before.agreement.Settled()
-		if s.settled && !s.unmet() {
-			s.agreement.Step(Settle{})
+		s.stable = s.stable || s.agreement.stable ||
+			(before.stable || before.agreement.stable) && before.agreement.Confirmed()
+		if s.stable && !s.unmet() {
+			s.agreement.Step(Stable{})
 		}
 	}
 	if w.whole() > 1 {
@@ -216,7 +216,7 @@ func (w *world) whole() (n int) {
 	return n
 }
 
-// haveMet tells whether all members of a group, which goes on, have met.
+// haveMet reports whether all members of a group, which goes on, have met.
 func (w *world) haveMet(g *group) bool {
 	return !slices.ContainsFunc(g.members, func(id int) bool { return !w.processes[id].seat().met })
 }
@@ -350,9 +350,9 @@ func (w *world) tell(name string, p, q *process, s *seat) {
 			return
 		}
 		s.allMet = true
-		if s.value != nil && (s.settled || !s.value.Open) {
-			s.settled = true
-			w.step(p, s, Settle{})
+		if s.value != nil && (s.stable || !s.value.Open) {
+			s.stable = true
+			w.step(p, s, Stable{})
 		}
 		if len(p.seats) > 1 {
 			w.installed(p, len(p.seats)-2, s.members)
@@ -553,7 +553,7 @@ func (w *world) mayExpire(p *process, s *seat) {
 		default:
 			reached.add(rank)
 			a := q.seat().agreement
-			founded = founded || a.settled || a.founders.Has(rank)
+			founded = founded || a.stable || a.founders.Has(rank)
 		}
 	}
 	n := reached.count()

@@ -61,7 +61,7 @@ func (a *Arenas) keep(r retired) {
 	a.ended = append(a.ended, r)
 }
 
-// reclaim has retired memory allocated again that no peer can write. It needs a.mu.
+// reclaim has retired memory allocated again that no peer can write. It is called with a.mu held.
 func (a *Arenas) reclaim() {
 	a.ended = slices.DeleteFunc(a.ended, func(r retired) bool {
 		over := r.window.Over()

@@ -43,7 +43,7 @@ func (r refusals) add(f refusal) refusals {
 	return append(r, f)
 }
 
-// at tells whether and why the call at a place was refused.
+// at reports whether and why the call at a place was refused.
 func (r refusals) at(sequence uint64) (reason string, ok bool) {
 	i := slices.IndexFunc(r, func(f refusal) bool { return f.first <= sequence && sequence <= f.last })
 	if i < 0 {
@@ -60,7 +60,7 @@ type Announcement struct {
 	reason  string // why it was refused
 }
 
-// Waits tells whether the peer waits in the message.
+// Waits reports whether the peer waits in the message.
 func (a Announcement) Waits() bool { return a.Message.Collective != uint8(Refused) }
 
 func (a Announcement) refusal() refusal {

@@ -138,7 +138,7 @@ func (o *Order) Hear(peer int, a Announcement) *fault.Error {
 	return nil
 }
 
-// Ahead tells whether peers have announced what this rank has not come to.
+// Ahead reports whether peers have announced what this rank has not come to.
 func (o *Order) Ahead() bool { return len(o.announced) > 0 }
 
 // Waiting are the collectives that this rank has not come to, and that peers wait in.

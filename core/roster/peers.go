@@ -17,10 +17,10 @@ type Peer struct {
 
 const self = "self"
 
-// Port tells whether the channels to the peer are port channels.
+// Port reports whether the channels to the peer are port channels.
 func (p *Peer) Port() bool { return address.IsPort(p.Kind) }
 
-// SharesMemory tells whether the peer does, which is not this rank.
+// SharesMemory reports whether the peer does, which is not this rank.
 func (p *Peer) SharesMemory() bool { return p.Kind == address.Shm || p.Kind == address.Mem }
 
 // Peers are all ranks of a group, this one among them.
@@ -95,12 +95,12 @@ func (p Peers) Hosts() []string {
 	return all
 }
 
-// SharesMemory tells whether some peer does with this rank.
+// SharesMemory reports whether some peer does with this rank.
 func (p Peers) SharesMemory() bool {
 	return slices.ContainsFunc(p, func(q Peer) bool { return q.SharesMemory() })
 }
 
-// Has tells whether some peer is joined by a kind of channel.
+// Has reports whether some peer is joined by a kind of channel.
 func (p Peers) Has(kind string) bool {
 	return slices.ContainsFunc(p, func(q Peer) bool { return q.Kind == kind })
 }

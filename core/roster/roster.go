@@ -45,7 +45,7 @@ func New(name string, rank int, globalRanks []int, peers Peers) Roster {
 // Size is the number of ranks.
 func (r *Roster) Size() int { return len(r.Peers) }
 
-// IsNewcomer tells whether a rank was no member of the epoch before.
+// IsNewcomer reports whether a rank was no member of the epoch before.
 func (r *Roster) IsNewcomer(rank int) bool { return rank >= r.Size()-len(r.Joined) }
 
 // Part are the members of some of the ranks, in their order.
@@ -82,7 +82,7 @@ const (
 	readsCheaply
 )
 
-// Measures tells whether this rank is to measure how fast it reads the memory of others: of ranks
+// Measures reports whether this rank is to measure how fast it reads the memory of others: of ranks
 // that read each other's memory the last one alone, for all are of one host.
 func (r *Roster) Measures() bool {
 	reads := func(p Peer) bool { return p.Readable }

@@ -9,14 +9,19 @@
 //   - Where a survivor has its result, all others get that, with the dead one's contribution.
 //   - Else it runs once more among the survivors, on the inputs that it was called with.
 //
+// Package completion decides what becomes of each collective. This package carries it out: it keeps
+// the works, passes results on, and starts again what has none.
+//
 // Plans are proved to have each rank hear from all others before it ends a collective. So a
 // collective that has ended on one rank has begun on all, and others ask only for the last results.
-// Short results are copied when they end. A work ends only after a barrier, which is its last part,
-// where it has long results, or a root from which the others hear. Where the output is the input's
-// memory, the input is copied first. Package completion decides what becomes of each collective.
+// A short result is copied when its collective ends. A work with long results, or with a root from
+// which the others hear, ends only after a barrier, which is its last part. An input that the
+// output overwrites is copied first.
 //
-// With "all" a result could be put together of parts that several survivors have, where none has
-// the whole. That is not done, so both are the same: see docs/design/recovery.md.
+// "survivors" and "all" are the same. With "all" a result could be put together of parts that
+// several survivors have, where none has the whole. That is not done: see docs/design/recovery.md.
+//
+// Store.mu is a leaf: no other lock is taken with it held. Works end without it.
 package suspended
 
 import (
@@ -47,15 +52,15 @@ func Completes(op *call.Operation) bool {
 	return false
 }
 
-// Epoch is what an epoch is to its works.
+// Epoch is an epoch as its works know it.
 type Epoch struct {
 	Number  uint32
 	Rank    int // this rank's
 	Members *fault.Group
 }
 
-// Store has the suspended works of a communicator. It outlives epochs. Its methods may be called
-// from any goroutine.
+// Store has the suspended works of a communicator, and its recovery. It outlives epochs. Its
+// methods may be called from any goroutine.
 type Store struct {
 	images *memory.Images
 
@@ -65,8 +70,8 @@ type Store struct {
 	transfers []*Transfer
 }
 
-// recovery is an automatic one, which no caller asked for. It ends within the communicator's
-// timeout, which another death restarts, or when it is given up.
+// recovery is an automatic recovery, which no caller asked for. It ends within the communicator's
+// timeout, or when it is given up. Another death restarts the timeout.
 type recovery struct {
 	done   chan struct{} // closed at its end
 	giveUp context.CancelCauseFunc
@@ -75,8 +80,8 @@ type recovery struct {
 // NewStore makes a store, which takes memory for copies from the images.
 func NewStore(images *memory.Images) *Store { return &Store{images: images} }
 
-// Begin begins a recovery: works that a death ends are suspended from now on. GiveUp is called
-// where the recovery is given up, or over. Begin reports false where a recovery is under way.
+// Begin begins a recovery: works that a death would end are suspended from now on. The store calls
+// giveUp where the recovery is given up, or over. Begin reports whether none was under way.
 func (s *Store) Begin(giveUp context.CancelCauseFunc) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +92,7 @@ func (s *Store) Begin(giveUp context.CancelCauseFunc) bool {
 	return true
 }
 
-// Recovery returns a channel that is closed when the recovery is over; nil where there is none.
+// Recovery returns a channel that is closed when the recovery is over; nil where none is under way.
 func (s *Store) Recovery() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +102,7 @@ func (s *Store) Recovery() <-chan struct{} {
 	return s.recovery.done
 }
 
-// GiveUp gives a recovery up that is under way.
+// GiveUp gives up the recovery that is under way, if there is one.
 func (s *Store) GiveUp(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +111,7 @@ func (s *Store) GiveUp(cause error) {
 	}
 }
 
-// End ends the recovery, and returns the works that are still suspended. The caller resolves them.
+// End ends the recovery, and returns the works that are still suspended. The caller resolves these.
 func (s *Store) End() (left []*Work) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,30 +130,30 @@ type Work struct {
 	operations []call.Operation
 	before     []image
 
-	// What the members of that epoch have decided, by operation. It stays where another member dies
-	// before they have completed.
+	// By operation, what the members of that epoch have decided. It stays where another member dies
+	// before the works are completed.
 	outcomes []completion.Outcome
-	cause    *fault.Error // it cannot be completed
+	cause    *fault.Error // why it cannot be completed; nil: it can
 }
 
-// image is what memory had in it.
+// image is a copy of an input.
 type image struct {
 	operation int // of the work, whose input it is
 	at        unsafe.Pointer
 	data      []byte
 }
 
-// Guard has a work suspended where a member dies. It copies the inputs that it overwrites.
+// Guard has a work suspended where a member dies. It copies the inputs that the work overwrites.
 func (s *Store) Guard(w *work.Work, of Epoch, operations []call.Operation) {
 	h := &Work{Work: w, store: s, of: of, operations: operations}
 	for i := range operations {
 		h.save(i)
 	}
-	w.UseHolder(h)
+	w.UseSuspender(h)
 }
 
-// GuardBegun has a work suspended where a member dies, which has begun. Before returns the input of
-// its operation, which that has overwritten, of so many bytes.
+// GuardBegun is Guard for a work of one operation that has begun. Before returns a number of bytes
+// of the operation's input, which it may have overwritten.
 func (s *Store) GuardBegun(w *work.Work, of Epoch, op call.Operation,
 	before func(int) []byte) *Work {
 	h := &Work{Work: w, store: s, of: of, operations: []call.Operation{op}}
@@ -156,12 +161,12 @@ func (s *Store) GuardBegun(w *work.Work, of Epoch, op call.Operation,
 	if in && out && op.Collective == plan.AllReduce && op.In[0] == op.Out[0] {
 		h.before = []image{{0, op.In[0], before(int(op.InBytes()[0]))}}
 	}
-	w.UseHolder(h)
+	w.UseSuspender(h)
 	return h
 }
 
-// Hold implements work.Holder.
-func (h *Work) Hold(cause *fault.Error) bool {
+// Suspend implements work.Suspender.
+func (h *Work) Suspend(cause *fault.Error) bool {
 	h.store.mu.Lock()
 	defer h.store.mu.Unlock()
 	if h.store.recovery == nil || !errors.Is(cause, fault.ErrPeerFailed) {
@@ -171,14 +176,14 @@ func (h *Work) Hold(cause *fault.Error) bool {
 	return true
 }
 
-// Ended implements work.Holder: it gives the copies of inputs back.
+// Ended implements work.Suspender: it gives the copies of inputs back.
 func (h *Work) Ended() {
 	for i := range h.before {
 		h.store.images.Give(&h.before[i].data)
 	}
 }
 
-// save copies the inputs that an operation overwrites.
+// save copies the inputs that an operation of the work overwrites.
 func (h *Work) save(operation int) {
 	op := &h.operations[operation]
 	in, out := op.Uses(h.of.Rank)
@@ -194,8 +199,8 @@ func (h *Work) save(operation int) {
 	}
 }
 
-// Transfer is a result that members pass on. It stays at those that have it until all do, for one
-// of them may die meanwhile.
+// Transfer is a result that members pass on. Those that have it keep it until all have it, because
+// one of them may die meanwhile.
 type Transfer struct {
 	completion.Result
 	from int             // the rank that sends it, of the present epoch
@@ -213,7 +218,8 @@ type Ended struct {
 	Kept func(sequence uint64) (data []byte, ok bool)
 }
 
-// Progress tells what the others must know of an epoch that has failed. No collective runs.
+// Progress returns what the others must know of an epoch that has failed. It is called while no
+// collective runs.
 func (s *Store) Progress(e Ended) completion.Progress {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,8 +247,8 @@ func total(bytes []int64) (sum uint64) {
 	return sum
 }
 
-// resultOf is what a collective has given that has ended; nil where that is not here. It is called
-// with mu held.
+// resultOf returns the result of a collective that has ended; nil where it is not here. It is
+// called with mu held.
 func (s *Store) resultOf(e Ended, sequence uint64) *Transfer {
 	t := &Transfer{Result: completion.Result{Epoch: e.Number, Sequence: sequence}, has: true}
 	t.in = s.operation(e.Number, sequence)
@@ -264,7 +270,8 @@ func (s *Store) resultOf(e Ended, sequence uint64) *Transfer {
 	return t
 }
 
-// operation is that of a number, if its work is suspended. It is called with mu held.
+// operation returns the operation of a sequence number, if its work is suspended; else nil. It is
+// called with mu held.
 func (s *Store) operation(epoch uint32, sequence uint64) *call.Operation {
 	for _, h := range s.works {
 		for _, p := range h.Parts() {
@@ -276,7 +283,7 @@ func (s *Store) operation(epoch uint32, sequence uint64) *call.Operation {
 	return nil
 }
 
-// Transfers are the results that are passed on after a judgement, as far as they are here. Rank
+// Transfers returns the results that are passed on after a judgement, as far as they are here. Rank
 // gives the members their numbers in the next epoch.
 func (s *Store) Transfers(e Ended, j *completion.Judgement, rank func(int) (int, bool)) (
 	all []*Transfer) {
@@ -304,8 +311,8 @@ func (s *Store) Transfers(e Ended, j *completion.Judgement, rank func(int) (int,
 	return all
 }
 
-// Settle tells what becomes of all works by a judgement of an epoch, before the members of the next
-// one meet. Transfers are what is passed on then.
+// Settle notes what becomes of all works by the judgement of an epoch, before the members of the
+// next one meet. Transfers are the results that these pass on.
 func (s *Store) Settle(e Ended, j *completion.Judgement, rank func(int) (int, bool),
 	transfers []*Transfer) {
 	s.mu.Lock()
@@ -321,7 +328,7 @@ func (s *Store) Settle(e Ended, j *completion.Judgement, rank func(int) (int, bo
 	s.transfers = transfers
 }
 
-// judge finds out what becomes of a work, at the end of its epoch.
+// judge notes what becomes of the work, at the end of its epoch. It is called with Store.mu held.
 func (h *Work) judge(finished uint64, j *completion.Judgement) {
 	h.operations = slices.Clone(h.operations) // roots will move
 	h.outcomes = make([]completion.Outcome, len(h.operations))
@@ -333,15 +340,15 @@ func (h *Work) judge(finished uint64, j *completion.Judgement) {
 	}
 }
 
-// collective is an operation of a work as completion sees it.
+// collective returns an operation of the work as package completion sees it.
 func (h *Work) collective(i int) completion.Collective {
 	return completion.Collective{Epoch: h.of.Number, Sequence: h.Parts()[i].Message.Sequence,
 		Empty:     h.operations[i].Collective == plan.Barrier,
 		Confirmed: len(h.Parts()) > len(h.operations)}
 }
 
-// reconsider finds out what becomes of a work, whose results were passed on in an epoch that has
-// failed.
+// reconsider notes what becomes of the work, whose results were passed on in an epoch that has
+// failed. It is called with Store.mu held.
 func (h *Work) reconsider(results []*Transfer, j *completion.Judgement) {
 	for i, o := range h.outcomes {
 		c := h.collective(i)
@@ -352,7 +359,8 @@ func (h *Work) reconsider(results []*Transfer, j *completion.Judgement) {
 	}
 }
 
-// moveRoots gives what may run again the roots' ranks in the next epoch.
+// moveRoots gives operations that may run again the ranks of their roots in the next epoch. It is
+// called with Store.mu held.
 func (h *Work) moveRoots(rank func(int) (int, bool)) {
 	for i := range h.operations {
 		op, lost := &h.operations[i], false
@@ -365,22 +373,23 @@ func (h *Work) moveRoots(rank func(int) (int, bool)) {
 	}
 }
 
+// fail notes why the work cannot be completed. It is called with Store.mu held.
 func (h *Work) fail(kind error, format string, args ...any) {
 	if h.cause == nil {
 		h.cause = h.of.Members.Errorf(kind, format, args...).During(call.Name(h.operations), 0)
 	}
 }
 
-// Service are the collectives by which results are passed on, in the present epoch.
+// Service has the collectives by which results are passed on, in the present epoch.
 type Service interface {
 	Broadcast(ctx context.Context, root int, data []byte) error
 	Barrier(ctx context.Context) error
 }
 
-// Start starts operations in the present epoch, which do not wait for the recovery.
+// Start starts operations in the present epoch. It does not wait for the end of the recovery.
 type Start func(timeout time.Duration, operations []call.Operation) (*work.Work, error)
 
-// Complete completes the works in the present epoch, whose members have met.
+// Complete completes the suspended works in the present epoch, whose members have met.
 func (s *Store) Complete(ctx context.Context, service Service, rank int, start Start) error {
 	s.mu.Lock()
 	results := s.transfers
@@ -403,7 +412,7 @@ func (s *Store) Complete(ctx context.Context, service Service, rank int, start S
 		return cmp.Compare(a.Parts()[0].Message.Sequence, b.Parts()[0].Message.Sequence)
 	})
 	for _, h := range all {
-		h.redo(start)
+		h.rerun(start)
 	}
 	return nil
 }
@@ -425,13 +434,13 @@ func (t *Transfer) pass(ctx context.Context, service Service, rank int) error {
 	return nil
 }
 
-// fits tells whether the result has the length that it must have here.
+// fits reports whether the result has the length that it must have here.
 func (t *Transfer) fits() bool {
 	return t.Bytes == 0 || t.in == nil || t.Bytes == total(t.in.OutBytes())
 }
 
-// bytes is memory that has the result, or is to have it. Spread puts into its place what has come
-// to the memory.
+// bytes returns memory that has the result, or is to have it. Spread copies what has come to the
+// memory to the outputs, where these are others.
 func (t *Transfer) bytes() (data []byte, spread func()) {
 	switch {
 	case t.Bytes == 0:
@@ -455,8 +464,8 @@ func (t *Transfer) bytes() (data []byte, spread func()) {
 	}
 }
 
-// redo ends a work that is suspended: all of it that has no result runs once more.
-func (h *Work) redo(start Start) {
+// rerun runs once more what has no result of the work, and ends the work with that.
+func (h *Work) rerun(start Start) {
 	var operations []call.Operation
 	for i, op := range h.operations {
 		if h.outcomes[i] == completion.Reruns {

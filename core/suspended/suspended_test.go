@@ -152,16 +152,16 @@ func TestHold(t *testing.T) {
 	r := newRank(t)
 	died := r.of.Members.Errorf(fault.ErrPeerFailed, "rank 3 has ended")
 	h := &Work{store: r.Store}
-	if h.Hold(died) {
+	if h.Suspend(died) {
 		t.Error("a work is suspended before a recovery has begun")
 	}
 	if !r.Begin(func(error) {}) || r.Begin(func(error) {}) {
 		t.Error("a recovery begins twice, or never")
 	}
-	if h.Hold(r.of.Members.Errorf(fault.ErrTimeout, "it is late")) {
+	if h.Suspend(r.of.Members.Errorf(fault.ErrTimeout, "it is late")) {
 		t.Error("a work is suspended by a timeout")
 	}
-	if !h.Hold(died) {
+	if !h.Suspend(died) {
 		t.Error("a work is not suspended")
 	}
 	over := r.Recovery()
@@ -173,7 +173,7 @@ func TestHold(t *testing.T) {
 	default:
 		t.Error("the recovery is not over")
 	}
-	if h.Hold(died) || r.Recovery() != nil {
+	if h.Suspend(died) || r.Recovery() != nil {
 		t.Error("a work is suspended after the recovery")
 	}
 }

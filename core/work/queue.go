@@ -15,7 +15,7 @@ import (
 // Engine runs the works of a queue.
 type Engine interface {
 	// Run runs works from the queue's head until the given one has ended (nil: until the queue is
-	// empty), or until a time. It tells whether a signal came to the thread. The caller holds the
+	// empty), or until a time. It reports whether a signal came to the thread. The caller holds the
 	// queue's token.
 	Run(w *Work, until time.Duration) (interrupted bool)
 	// Rest tells that the token has been given back.
@@ -69,7 +69,7 @@ func (q *Queue) Pop() {
 	q.works = slices.Delete(q.works, 0, 1)
 }
 
-// Has tells whether a work is in the queue.
+// Has reports whether a work is in the queue.
 func (q *Queue) Has(w *Work) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -83,7 +83,7 @@ func (q *Queue) All() []*Work {
 	return slices.Clone(q.works)
 }
 
-// Empty tells whether the queue is.
+// Empty reports whether the queue is.
 func (q *Queue) Empty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

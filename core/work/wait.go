@@ -21,7 +21,7 @@ func (w *Work) driver() (Driver, Token) {
 	return nil, nil
 }
 
-// drive drives what the work needs, unless another thread does. It tells whether there is
+// drive drives what the work needs, unless another thread does. It reports whether there is
 // anything left to wait for.
 func (w *Work) drive(until time.Duration) (more bool) {
 	driver, token := w.driver()

@@ -28,7 +28,7 @@ type Token chan struct{}
 // NewToken makes a token that is free.
 func NewToken() Token { return make(Token, 1) }
 
-// Taken tells whether a thread holds the token.
+// Taken reports whether a thread holds the token.
 func (t Token) Taken() bool { return len(t) > 0 }
 
 // Driver is where works get on. A thread drives it to bring about the end of a work.
@@ -82,14 +82,14 @@ type Work struct {
 	group *Group
 
 	// Before the work can end:
-	parts   []Part  // collectives, in order
-	first   [1]Part // mostly the memory of parts
-	timeout time.Duration
-	began   time.Duration // when its clock was started, on exec's
-	small   bool          // it holds nobody up but by waiting
-	transit Source        // of its sends and receives; nil: there are none
-	trace   func(error)   // told of the end
-	holder  Holder
+	parts     []Part  // collectives, in order
+	first     [1]Part // mostly the memory of parts
+	timeout   time.Duration
+	began     time.Duration // when its clock was started, on exec's
+	small     bool          // it holds nobody up but by waiting
+	transit   Source        // of its sends and receives; nil: there are none
+	trace     func(error)   // told of the end
+	suspender Suspender
 
 	soon   bool // under Queue.mu: its caller is about to wait
 	queued bool // under Queue.mu
@@ -131,18 +131,18 @@ func (w *Work) UseSource(s Source) { w.transit = s }
 // OnEnd has the end of the work told, before the work is started.
 func (w *Work) OnEnd(f func(error)) { w.trace = f }
 
-// Holder decides what becomes of works that would end with an error.
-type Holder interface {
-	// Hold tells whether the work goes on, until Resolve, though it would end with the error.
-	Hold(err *fault.Error) bool
+// Suspender decides what becomes of works that would end with an error.
+type Suspender interface {
+	// Suspend reports whether the work goes on, until Resolve, though it would end with the error.
+	Suspend(err *fault.Error) bool
 	// Ended tells that the work has ended.
 	Ended()
 }
 
-// UseHolder says who decides, before the work is started.
-func (w *Work) UseHolder(h Holder) { w.holder = h }
+// UseSuspender says who decides, before the work is started.
+func (w *Work) UseSuspender(h Suspender) { w.suspender = h }
 
-// Resolve ends a work that goes on because of its Holder.
+// Resolve ends a work that goes on because of its Suspender.
 func (w *Work) Resolve(err *fault.Error) {
 	w.mu.Lock()
 	w.err = err
@@ -182,13 +182,13 @@ func (w *Work) SetSource(rank int) { w.from.Store(int32(rank)) }
 // Source is the rank that the work's last receive came from, -1 before.
 func (w *Work) Source() int { return int(w.from.Load()) }
 
-// Ended tells whether the work has ended.
+// Ended reports whether the work has ended.
 func (w *Work) Ended() bool { return w.finished.Load() != 0 }
 
 // Flag is 1 once the work has ended, for drivers in C.
 func (w *Work) Flag() *atomic.Uint32 { return &w.finished }
 
-// Test tells whether the work has ended, and how. It takes what has come for the work's sends and
+// Test reports whether the work has ended, and how. It takes what has come for the work's sends and
 // receives, and never waits.
 func (w *Work) Test() (done bool, err error) {
 	if !w.Ended() && w.transit != nil {
@@ -267,11 +267,11 @@ func (w *Work) End(err *fault.Error) {
 	if w.pending.Add(-1) != 0 {
 		return
 	}
-	if w.holder != nil {
+	if w.suspender != nil {
 		w.mu.Lock()
 		err := w.err
 		w.mu.Unlock()
-		if err != nil && w.holder.Hold(err) {
+		if err != nil && w.suspender.Suspend(err) {
 			return
 		}
 	}
@@ -294,8 +294,8 @@ func (w *Work) finish() {
 	if w.trace != nil {
 		w.trace(w.result())
 	}
-	if w.holder != nil {
-		w.holder.Ended()
+	if w.suspender != nil {
+		w.suspender.Ended()
 	}
 	if w.transit != nil {
 		w.transit.Wake()

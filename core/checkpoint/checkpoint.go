@@ -130,8 +130,8 @@ func (s *Store) Make(ctx context.Context, m Members, global, local []byte, repli
 	if err != nil {
 		return err
 	}
-	keepers := replicasOf(m.Hosts, replicas)
-	if err := checkDrafts(m.Group, drafts, keepers); err != nil {
+	copies := replicasOf(m.Hosts, replicas)
+	if err := checkDrafts(m.Group, drafts, copies); err != nil {
 		return err
 	}
 	next.global, next.local, next.kept = slices.Clone(global), slices.Clone(local), map[int][]byte{}
@@ -141,13 +141,13 @@ func (s *Store) Make(ctx context.Context, m Members, global, local []byte, repli
 		next.shards = append(next.shards, shard{Owner: uint64(d.ID), Local: uint64(d.Local),
 			Digest: d.LocalDigest})
 		anyLocal = anyLocal || d.Local > 0
-		if slices.Contains(keepers[rank], m.Rank) {
+		if slices.Contains(copies[rank], m.Rank) {
 			out[rank] = make([]byte, d.Local)
 			next.kept[rank] = out[rank]
 		}
 	}
 	next.table = tableOf(next.shards)
-	for _, k := range keepers[m.Rank] {
+	for _, k := range copies[m.Rank] {
 		in[k] = next.local
 	}
 	// A rank that is through has heard from all others that they have agreed to the version.

@@ -19,7 +19,7 @@ type draft struct {
 }
 
 // checkDrafts checks what ranks are about to make: alike on all of them.
-func checkDrafts(group *fault.Group, drafts []draft, keepers [][]int) error {
+func checkDrafts(group *fault.Group, drafts []draft, copies [][]int) error {
 	held := make([]int64, len(drafts))
 	for rank, d := range drafts {
 		first, names := &drafts[0], group.Names
@@ -50,7 +50,7 @@ func checkDrafts(group *fault.Group, drafts []draft, keepers [][]int) error {
 			return tooLarge(group, rank, max(d.Global, d.Local))
 		}
 		held[rank] += d.Global + d.Local
-		for _, k := range keepers[rank] {
+		for _, k := range copies[rank] {
 			held[k] += d.Local
 		}
 	}

@@ -12,7 +12,7 @@ import (
 // equals. On a host the rank that keeps the fewest copies comes first, then the next one in order.
 func replicasOf(hosts []string, replicas int) [][]int {
 	n := len(hosts)
-	keepers := make([][]int, n)
+	copies := make([][]int, n)
 	load := make([]int, n)            // copies that a rank keeps
 	on := make([]map[string][]int, n) // ranks that have the model, by host
 	for rank, host := range hosts {
@@ -38,12 +38,12 @@ func replicasOf(hosts []string, replicas int) [][]int {
 					best, least = peer, cost
 				}
 			}
-			keepers[rank] = append(keepers[rank], best)
+			copies[rank] = append(copies[rank], best)
 			on[rank][hosts[best]] = append(on[rank][hosts[best]], best)
 			load[best]++
 		}
 	}
-	return keepers
+	return copies
 }
 
 const noRank = -1

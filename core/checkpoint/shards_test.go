@@ -48,18 +48,18 @@ func TestReplicasAreSpread(t *testing.T) {
 					continue
 				}
 				load := make([]int, len(names))
-				for rank, keepers := range replicasOf(names, replicas) {
+				for rank, copies := range replicasOf(names, replicas) {
 					on := map[string]bool{}
-					for i, k := range keepers {
+					for i, k := range copies {
 						load[k]++
 						on[names[k]] = true
-						if k == rank || slices.Contains(keepers[:i], k) {
-							t.Errorf("%v: rank %d is kept by %v", names, rank, keepers)
+						if k == rank || slices.Contains(copies[:i], k) {
+							t.Errorf("%v: rank %d is kept by %v", names, rank, copies)
 						}
 					}
 					delete(on, names[rank])
 					if len(on) != min(replicas, hosts-1) {
-						t.Errorf("%v: rank %d is kept by %v", names, rank, keepers)
+						t.Errorf("%v: rank %d is kept by %v", names, rank, copies)
 					}
 				}
 				if more := slices.Max(load) - slices.Min(load); more > 0 && replicas <= 2 || more > 2 {

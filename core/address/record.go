@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/goccl/goccl/core/internal/foreign"
 	"github.com/goccl/goccl/core/internal/printable"
+	"github.com/goccl/goccl/core/internal/untrusted"
 )
 
 // An address is published in two binary records, little endian: what only this process says, some
@@ -118,7 +118,7 @@ func Decode(own, shared [][]byte) (addresses []Address, hosts []int, err error) 
 }
 
 func decodeShared(b []byte) (a Address, err error) {
-	r := foreign.NewReader(b)
+	r := untrusted.NewReader(b)
 	flags := r.Byte()
 	if flags&flagUnix != 0 {
 		a.Unix = "@" // until the own record tells the name
@@ -144,7 +144,7 @@ func decodeShared(b []byte) (a Address, err error) {
 
 // decodeOwn completes what decodeShared has made.
 func (a *Address) decodeOwn(b []byte) error {
-	r := foreign.NewReader(b)
+	r := untrusted.NewReader(b)
 	r.Fixed(a.Process[:])
 	a.PID = int(r.Uint32())
 	a.Mark.At = r.Uint64()
@@ -168,7 +168,7 @@ func appendText(b []byte, text string) []byte {
 	return append(binary.LittleEndian.AppendUint16(b, uint16(len(text))), text...)
 }
 
-func readText(r *foreign.Reader) string {
+func readText(r *untrusted.Reader) string {
 	n := int(r.Uint16())
 	if n > maxText {
 		r.Fail()

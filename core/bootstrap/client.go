@@ -14,10 +14,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/goccl/goccl/core/internal/foreign"
-	"github.com/goccl/goccl/core/internal/plain"
+	"github.com/goccl/goccl/core/internal/errtext"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/internal/seal"
+	"github.com/goccl/goccl/core/internal/untrusted"
 )
 
 // client is a store at a root.
@@ -64,7 +64,7 @@ func dialAny(
 			if err == nil {
 				return c, nil
 			}
-			last = fmt.Errorf("the root address %s: %w", a, plain.Error(err))
+			last = fmt.Errorf("the root address %s: %w", a, errtext.Error(err))
 			if slices.ContainsFunc(final, func(f error) bool { return errors.Is(err, f) }) {
 				return nil, last
 			}
@@ -76,7 +76,7 @@ func dialAny(
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return nil, fmt.Errorf("%w: %w", plain.Error(context.Cause(ctx)), last)
+			return nil, fmt.Errorf("%w: %w", errtext.Error(context.Cause(ctx)), last)
 		}
 	}
 }
@@ -149,7 +149,7 @@ func (c *client) enter(addresses []netip.AddrPort) (parent []netip.AddrPort, err
 	if err != nil || ok && len(b) == 0 {
 		return nil, err
 	}
-	r := foreign.NewReader(b)
+	r := untrusted.NewReader(b)
 	if parent = readAddresses(&r); len(parent) == 0 {
 		r.Fail()
 	}
@@ -171,7 +171,7 @@ func (c *client) call(op byte, key string, value []byte, wait time.Duration) ([]
 	if err != nil {
 		// What comes next on the connection is no longer known.
 		c.broken = fmt.Errorf("the connection to the root at %s: %w", c.conn.RemoteAddr(),
-			plain.Error(err))
+			errtext.Error(err))
 		return nil, false, c.broken
 	}
 	switch status {
@@ -208,7 +208,7 @@ func readAnswer(in io.Reader, most int) (status byte, answer []byte, err error) 
 	status = head[0]
 	n := binary.LittleEndian.Uint32(head[1:])
 	if status > statusError || n > uint32(most) || status == statusAbsent && n != 0 {
-		return 0, nil, foreign.ErrMalformed
+		return 0, nil, untrusted.ErrMalformed
 	}
 	answer, err = readLong(in, int(n))
 	return status, answer, err

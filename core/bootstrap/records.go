@@ -7,9 +7,9 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/goccl/goccl/core/internal/foreign"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/internal/seal"
+	"github.com/goccl/goccl/core/internal/untrusted"
 )
 
 // What ranks write into the store has a fixed binary form, little endian, and is read as foreign
@@ -96,7 +96,7 @@ func digestSettings(settings []Setting) (d settingsDigest) {
 func appendSettings(b []byte, settings []Setting) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(settings)))
 	for _, s := range settings {
-		b = foreign.AppendBytes(foreign.AppendBytes(b, s.Name), s.Value)
+		b = untrusted.AppendBytes(untrusted.AppendBytes(b, s.Name), s.Value)
 	}
 	return b
 }
@@ -124,16 +124,16 @@ func (j *joinRecord) encode(key string) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(j.size))
 	b = append(append(b, j.nonce[:]...), j.attempt[:]...)
 	if j.problem != "" {
-		b = foreign.AppendBytes(b, j.problem)
+		b = untrusted.AppendBytes(b, j.problem)
 	}
 	b = append(b, j.settings[:]...)
-	b = foreign.AppendBytes(foreign.AppendBytes(b, j.member.Own), j.member.Shared)
+	b = untrusted.AppendBytes(untrusted.AppendBytes(b, j.member.Own), j.member.Shared)
 	j.encoded = appendProof(b, j.keyed, key, "goccl join")
 	return j.encoded
 }
 
 func decodeJoin(b []byte) (*joinRecord, error) {
-	r := reader{foreign.NewReader(b)}
+	r := reader{untrusted.NewReader(b)}
 	f := r.header(joinMagic)
 	j := &joinRecord{rank: r.Number(MaxSize - 1), size: r.Number(MaxSize), keyed: f&flagKeyed != 0,
 		encoded: b}
@@ -191,7 +191,7 @@ func (c *confirmRecord) encode() []byte {
 	b := append([]byte(confirmMagic), c.flags(), byte(c.cause), byte(c.answers))
 	b = append(b, c.nonce[:]...)
 	if c.problem != "" {
-		b = foreign.AppendBytes(b, c.problem)
+		b = untrusted.AppendBytes(b, c.problem)
 	}
 	if c.settings != nil {
 		b = appendSettings(b, c.settings)
@@ -200,7 +200,7 @@ func (c *confirmRecord) encode() []byte {
 }
 
 func decodeConfirm(b []byte) (*confirmRecord, error) {
-	r := reader{foreign.NewReader(b)}
+	r := reader{untrusted.NewReader(b)}
 	f := r.header(confirmMagic)
 	c := &confirmRecord{cause: cause(r.Byte()), answers: Answers(r.Byte())}
 	r.Fixed(c.nonce[:])
@@ -252,7 +252,7 @@ func flags(keyed, problem bool) byte {
 }
 
 // reader takes foreign bytes apart. After the first thing that does not fit it returns zeros.
-type reader struct{ foreign.Reader }
+type reader struct{ untrusted.Reader }
 
 func (r *reader) header(magic string) byte {
 	if m := r.Take(len(magic)); !bytes.Equal(m, []byte(magic)) {

@@ -17,11 +17,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/goccl/goccl/core/guests"
-	"github.com/goccl/goccl/core/internal/foreign"
-	"github.com/goccl/goccl/core/internal/plain"
+	"github.com/goccl/goccl/core/internal/errtext"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/internal/seal"
+	"github.com/goccl/goccl/core/internal/untrusted"
+	"github.com/goccl/goccl/core/pending"
 )
 
 // ErrRefused is wrapped by an error that tells of a root that holds another secret.
@@ -61,7 +61,7 @@ type Root struct {
 	secret    [secretSize]byte
 	reads     bool // clients only read: it hands out a table
 
-	strangers guests.List // connections that have proved nothing yet
+	strangers pending.List // connections that have proved nothing yet
 
 	mu      sync.Mutex // guards what follows, but for serving
 	values  map[string][]byte
@@ -86,7 +86,7 @@ func NewRoot(listenHost string) (*Root, error) {
 	if err != nil {
 		return nil, printable.Error(err, maxStoreError)
 	}
-	r := &Root{strangers: guests.List{Most: maxStrangers}}
+	r := &Root{strangers: pending.List{Most: maxStrangers}}
 	random(r.secret[:])
 	if err := r.listen(hosts); len(r.listeners) == 0 {
 		return nil, fmt.Errorf("a root address on %q: %w", listenHost, err)
@@ -102,14 +102,14 @@ func OpenRoot(id [IDSize]byte) (*Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Root{strangers: guests.List{Most: maxStrangers}, secret: secret, addresses: addresses}
+	r := &Root{strangers: pending.List{Most: maxStrangers}, secret: secret, addresses: addresses}
 	for _, a := range addresses {
 		l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(a))
 		if err != nil {
 			for _, l := range r.listeners {
 				_ = l.Close()
 			}
-			return nil, fmt.Errorf("the root address %s: %w", a, plain.Error(err))
+			return nil, fmt.Errorf("the root address %s: %w", a, errtext.Error(err))
 		}
 		r.listeners = append(r.listeners, l)
 	}
@@ -207,7 +207,7 @@ func decodeID(id [IDSize]byte) (secret [secretSize]byte, addresses []netip.AddrP
 		id[0] != idVersion {
 		return secret, nil, bad
 	}
-	r := foreign.NewReader(id[1:idBody])
+	r := untrusted.NewReader(id[1:idBody])
 	r.Fixed(secret[:])
 	if addresses = readAddresses(&r); len(addresses) == 0 {
 		return secret, nil, bad
@@ -226,7 +226,7 @@ func appendAddresses(b []byte, addresses []netip.AddrPort) []byte {
 }
 
 // readAddresses returns none where r fails.
-func readAddresses(r *foreign.Reader) (addresses []netip.AddrPort) {
+func readAddresses(r *untrusted.Reader) (addresses []netip.AddrPort) {
 	n := int(r.Byte())
 	if n > maxAddresses {
 		r.Fail()
@@ -505,7 +505,7 @@ func (r *Root) answer(op byte, key string, value []byte) (status byte, answer []
 }
 
 // greet makes a stranger a client.
-func (r *Root) greet(c net.Conn, stranger *guests.Guest) error {
+func (r *Root) greet(c net.Conn, stranger *pending.Conn) error {
 	_ = c.SetDeadline(time.Now().Add(greetingTime))
 	var mine [secretSize]byte
 	random(mine[:])
@@ -547,7 +547,7 @@ func readRequest(in io.Reader, most int) (op byte, key string, value []byte, err
 	k, v := binary.LittleEndian.Uint16(head[1:]), binary.LittleEndian.Uint32(head[3:])
 	if op < opSet || op > opEnter || k == 0 || k > maxKey || v > uint32(most) ||
 		op == opGet && v != 0 || op == opWatch && v < watchHead || op == opEnter && v > maxAddressBytes {
-		return 0, "", nil, foreign.ErrMalformed
+		return 0, "", nil, untrusted.ErrMalformed
 	}
 	name, err := readLong(in, int(k))
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goccl/goccl/core/guests"
+	"github.com/goccl/goccl/core/pending"
 )
 
 func newRoot(t *testing.T) *Root {
@@ -486,7 +486,7 @@ func FuzzServe(f *testing.F) {
 	f.Add(true, bytes.Repeat([]byte{opEnter, 1, 0, 1, 0, 0, 0, 'k', 9}, radix+1))
 	f.Add(false, bytes.Repeat([]byte{0}, 100))
 	f.Fuzz(func(t *testing.T, knows bool, b []byte) {
-		r := &Root{strangers: guests.List{Most: 1}}
+		r := &Root{strangers: pending.List{Most: 1}}
 		r.start()
 		ours, theirs := net.Pipe()
 		done := make(chan struct{})

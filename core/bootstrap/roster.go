@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/goccl/goccl/core/internal/foreign"
 	"github.com/goccl/goccl/core/internal/seal"
+	"github.com/goccl/goccl/core/internal/untrusted"
 )
 
 // rosterRecord is what rank 0 says of all: the group, or why there is none. Where rank 0 has a
@@ -65,14 +65,14 @@ func (r *rosterRecord) encode(key string) {
 	b = binary.LittleEndian.AppendUint32(b, uint32(r.bytes))
 	b = appendAddresses(b, r.root)
 	if r.problem != "" {
-		b = foreign.AppendBytes(b, r.problem)
+		b = untrusted.AppendBytes(b, r.problem)
 	}
 	r.encoded = appendProof(b, r.keyed, key, "goccl roster")
 }
 
 // decodeRoster reads a record. Its table is still to come: see fill.
 func decodeRoster(b []byte) (*rosterRecord, error) {
-	r := reader{foreign.NewReader(b)}
+	r := reader{untrusted.NewReader(b)}
 	f := r.header(rosterMagic)
 	problem := f&flagProblem != 0
 	o := &rosterRecord{keyed: f&flagKeyed != 0, cause: cause(r.Byte()), encoded: b}
@@ -138,7 +138,7 @@ func (t *rows) encode() []byte {
 		if !ok {
 			place = len(places)
 			places[string(m.Shared)] = place
-			b = foreign.AppendBytes(b, m.Shared)
+			b = untrusted.AppendBytes(b, m.Shared)
 		}
 		ranks = append(ranks, t.marks[i][:]...)
 		ranks = binary.LittleEndian.AppendUint16(ranks, uint16(place))
@@ -150,7 +150,7 @@ func (t *rows) encode() []byte {
 }
 
 func decodeRows(b []byte, count int, group bool) (rows, error) {
-	r := reader{foreign.NewReader(b)}
+	r := reader{untrusted.NewReader(b)}
 	var t rows
 	var shared [][]byte
 	if group {
@@ -261,7 +261,7 @@ func (n *news) encode() []byte {
 
 // decodeNews returns no news where a value holds none.
 func decodeNews(b []byte) (n news) {
-	r := reader{foreign.NewReader(b)}
+	r := reader{untrusted.NewReader(b)}
 	r.Fixed(n.word.nonce[:])
 	n.word.unanimous = Answers(r.Byte())
 	r.Fixed(n.word.proof[:])

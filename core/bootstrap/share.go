@@ -9,9 +9,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/goccl/goccl/core/guests"
-	"github.com/goccl/goccl/core/internal/foreign"
 	"github.com/goccl/goccl/core/internal/seal"
+	"github.com/goccl/goccl/core/internal/untrusted"
+	"github.com/goccl/goccl/core/pending"
 )
 
 // A large table is read once a host. The first rank that listens on an abstract Unix socket, whose
@@ -99,7 +99,7 @@ func (c *client) table(ctx context.Context, r *rosterRecord) ([]byte, error) {
 	c.most = max(r.bytes, maxStoreError)
 	table, ok, err := c.Watch("table", nil, time.Until(deadline))
 	switch {
-	case errors.Is(err, foreign.ErrMalformed) || err == nil && ok && !r.names(table):
+	case errors.Is(err, untrusted.ErrMalformed) || err == nil && ok && !r.names(table):
 		return nil, errWrong
 	case err == nil && !ok:
 		return nil, errChanging
@@ -126,7 +126,7 @@ func (j *joiner) readForHost(r *rosterRecord, l net.Listener, secret [secretSize
 // before. It has no addresses where other hosts cannot reach it.
 func (j *joiner) newLeader() *Root {
 	j.close()
-	j.sharing = &Root{strangers: guests.List{Most: maxStrangers}, reads: true}
+	j.sharing = &Root{strangers: pending.List{Most: maxStrangers}, reads: true}
 	hosts := j.config.Listen
 	_ = j.sharing.listen(hosts[:min(len(hosts), maxAddresses)])
 	return j.sharing
@@ -139,7 +139,7 @@ func (j *joiner) askLeader(r *rosterRecord, leader *Root) (table []byte, err err
 	}
 	ctx, cancel := context.WithTimeout(j.ctx, leaderTime)
 	defer cancel()
-	// A root with many guests hangs up on some, which dial again. One that has gone refuses.
+	// A root with many connections hangs up on some, which dial again. One that has gone refuses.
 	dial := func(to []netip.AddrPort) (*client, error) {
 		return dialAny(ctx, to, leader.secret, ErrRefused, syscall.ECONNREFUSED)
 	}
@@ -155,7 +155,7 @@ func (j *joiner) askLeader(r *rosterRecord, leader *Root) (table []byte, err err
 	case parent == nil:
 		return c.table(ctx, r)
 	}
-	_ = c.Close() // the root has many guests
+	_ = c.Close() // the root has many connections
 	p, err := dial(parent)
 	if err != nil {
 		return nil, err

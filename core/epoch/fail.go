@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/goccl/goccl/core/fault"
-	"github.com/goccl/goccl/core/internal/plain"
+	"github.com/goccl/goccl/core/internal/errtext"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/transport"
@@ -117,7 +117,7 @@ func (e *Epoch) unreachable(peer int, err error) *fault.Error {
 		err = link.Err // the rest is said here
 	}
 	return e.Members.Errorf(fault.ErrPeerFailed, "%s, on host %s and joined by %s, %s: %v",
-		e.Members.Names(peer), e.Peers[peer].Name, e.Peers[peer].Kind, what, plain.Error(err)).
+		e.Members.Names(peer), e.Peers[peer].Name, e.Peers[peer].Kind, what, errtext.Error(err)).
 		Blaming(peer)
 }
 

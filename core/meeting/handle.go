@@ -13,9 +13,9 @@ import (
 
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/fault"
-	"github.com/goccl/goccl/core/internal/foreign"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/internal/seal"
+	"github.com/goccl/goccl/core/internal/untrusted"
 )
 
 const (
@@ -88,7 +88,7 @@ func Parse(text string) (h Handle, err error) {
 	if err != nil {
 		return h, err
 	}
-	r := foreign.NewReader(b)
+	r := untrusted.NewReader(b)
 	if !bytes.Equal(r.Take(len(magic)), []byte(magic)) {
 		r.Fail()
 	}
@@ -101,7 +101,7 @@ func Parse(text string) (h Handle, err error) {
 	}
 	a, _, err := address.Decode([][]byte{own}, [][]byte{shared})
 	if err != nil {
-		return h, foreign.ErrMalformed
+		return h, untrusted.ErrMalformed
 	}
 	h.Address, h.shared = a[0], string(shared)
 	return h, nil

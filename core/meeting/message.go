@@ -6,8 +6,8 @@ import (
 
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/fault"
-	"github.com/goccl/goccl/core/internal/foreign"
 	"github.com/goccl/goccl/core/internal/printable"
+	"github.com/goccl/goccl/core/internal/untrusted"
 )
 
 // Messages are little endian. A text has its length, of two bytes, before it.
@@ -44,7 +44,7 @@ func (n *Meeting) request(purpose byte, left time.Duration) []byte {
 }
 
 func readRequest(b []byte) (*request, error) {
-	r := foreign.NewReader(b)
+	r := untrusted.NewReader(b)
 	q := &request{purpose: r.Byte()}
 	r.Fixed(q.digest[:])
 	from := readText(&r)
@@ -87,7 +87,7 @@ func (v outcome) bytes() []byte {
 }
 
 func (l *List) readOutcome(b []byte) (v outcome, err error) {
-	r := foreign.NewReader(b)
+	r := untrusted.NewReader(b)
 	switch how := r.Byte(); how {
 	case agreed:
 		v.epoch, v.answers = r.Uint32(), bootstrap.Answers(r.Byte())
@@ -107,7 +107,7 @@ func appendText(b []byte, text string) []byte {
 	return append(binary.LittleEndian.AppendUint16(b, uint16(len(text))), text...)
 }
 
-func readText(r *foreign.Reader) string {
+func readText(r *untrusted.Reader) string {
 	n := int(r.Uint16())
 	if n > maxSetting {
 		r.Fail()

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/goccl/goccl/core/internal/foreign"
+	"github.com/goccl/goccl/core/internal/untrusted"
 )
 
 // A message has a fixed binary form, little endian, and is read as foreign bytes.
@@ -85,7 +85,7 @@ func (m *Message) Encode() []byte {
 	}
 	if m.Kind == Promise {
 		b = append(b, m.Suspected...)
-		b = m.Accepted.append(foreign.AppendBytes(b, m.State))
+		b = m.Accepted.append(untrusted.AppendBytes(b, m.State))
 	}
 	if m.Value != nil {
 		b = m.Value.append(b)
@@ -95,7 +95,7 @@ func (m *Message) Encode() []byte {
 
 // Decode reads a message of a member of an epoch of a size.
 func Decode(b []byte, size int) (*Message, error) {
-	r := foreign.NewReader(b)
+	r := untrusted.NewReader(b)
 	m := &Message{Kind: Kind(r.Byte()), Stable: decodeBool(&r), Epoch: r.Uint32()}
 	if m.Kind >= kinds || len(b) > MaxMessage {
 		r.Fail()
@@ -134,7 +134,7 @@ func (b Ballot) append(to []byte) []byte {
 }
 
 // decodeBallot reads a ballot, or the zero one.
-func decodeBallot(r *foreign.Reader, size int) Ballot {
+func decodeBallot(r *untrusted.Reader, size int) Ballot {
 	b := Ballot{r.Number(size - 1), r.Uint64(), r.Number(size - 1)}
 	if b.Attempt == 0 && b != (Ballot{}) {
 		r.Fail()
@@ -150,7 +150,7 @@ func appendBool(to []byte, b bool) []byte {
 	return append(to, 0)
 }
 
-func decodeBool(r *foreign.Reader) bool {
+func decodeBool(r *untrusted.Reader) bool {
 	b := r.Byte()
 	if b > 1 {
 		r.Fail()
@@ -161,12 +161,12 @@ func decodeBool(r *foreign.Reader) bool {
 func appendJoiners(b []byte, joiners []Joiner) []byte {
 	b = append(b, byte(len(joiners)))
 	for _, j := range joiners {
-		b = foreign.AppendBytes(foreign.AppendBytes(b, j.Host), j.Handle)
+		b = untrusted.AppendBytes(untrusted.AppendBytes(b, j.Host), j.Handle)
 	}
 	return b
 }
 
-func decodeJoiners(r *foreign.Reader) (joiners []Joiner) {
+func decodeJoiners(r *untrusted.Reader) (joiners []Joiner) {
 	n := int(r.Byte())
 	if n > MaxJoiners {
 		r.Fail()
@@ -182,10 +182,10 @@ func (v *Value) append(b []byte) []byte {
 	b = append(binary.LittleEndian.AppendUint32(b, v.Epoch), v.Nonce[:]...)
 	b = appendBool(append(append(b, v.Survivors...), v.Founders...), v.Open)
 	b = appendJoiners(b, v.Joiners)
-	return foreign.AppendBytes(b, v.Record)
+	return untrusted.AppendBytes(b, v.Record)
 }
 
-func decodeValue(r *foreign.Reader, size int) *Value {
+func decodeValue(r *untrusted.Reader, size int) *Value {
 	v := &Value{Epoch: r.Uint32()}
 	r.Fixed(v.Nonce[:])
 	v.Survivors, v.Founders = decodeSet(r, size), decodeSet(r, size)

@@ -3,7 +3,7 @@ package membership
 import (
 	"math/bits"
 
-	"github.com/goccl/goccl/core/internal/foreign"
+	"github.com/goccl/goccl/core/internal/untrusted"
 )
 
 // Set is a set of an epoch's ranks: a bit a rank.
@@ -78,7 +78,7 @@ func (s Set) merge(t Set) (grown bool) {
 }
 
 // decodeSet reads a set of ranks below size.
-func decodeSet(r *foreign.Reader, size int) Set {
+func decodeSet(r *untrusted.Reader, size int) Set {
 	s := NewSet(size)
 	r.Fixed(s)
 	if size%8 != 0 && s[len(s)-1]>>(size%8) != 0 {

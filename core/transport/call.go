@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/address"
-	"github.com/goccl/goccl/core/internal/plain"
+	"github.com/goccl/goccl/core/internal/errtext"
 )
 
 // Processes that are in no group together yet talk by calls: a connection, the handshake of a link,
@@ -112,7 +112,7 @@ func (e *Endpoint) Call(ctx context.Context, to *address.Address, service, topic
 			dialer.SetMultipathTCP(false) // liveness reads plain TCP's state
 			c, err := dialer.DialContext(ctx, network, t)
 			if err != nil {
-				err = plain.Error(err)
+				err = errtext.Error(err)
 			} else {
 				var reply []byte
 				reply, err = e.ask(ctx, e.newConn(c), kind, to, h, secret, request)
@@ -189,7 +189,7 @@ func writeSealed(w io.Writer, seal cipher.AEAD, m []byte) error {
 	n := len(m) + seal.Overhead()
 	b := binary.LittleEndian.AppendUint32(make([]byte, 0, 4+n), uint32(n))
 	if _, err := w.Write(seal.Seal(b, onceOnly[:], m, nil)); err != nil {
-		return plain.Error(err)
+		return errtext.Error(err)
 	}
 	return nil
 }
@@ -198,7 +198,7 @@ func writeSealed(w io.Writer, seal cipher.AEAD, m []byte) error {
 func readSealed(r io.Reader, seal cipher.AEAD, most int) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return nil, plain.Error(err)
+		return nil, errtext.Error(err)
 	}
 	n := int64(binary.LittleEndian.Uint32(head[:]))
 	if n > int64(most+seal.Overhead()) {
@@ -207,7 +207,7 @@ func readSealed(r io.Reader, seal cipher.AEAD, most int) ([]byte, error) {
 	// What comes decides how much is taken, not what is announced.
 	var b bytes.Buffer
 	if _, err := io.CopyN(&b, r, n); err != nil {
-		return nil, plain.Error(err)
+		return nil, errtext.Error(err)
 	}
 	m, err := seal.Open(b.Bytes()[:0], onceOnly[:], b.Bytes(), nil)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/address"
-	"github.com/goccl/goccl/core/guests"
 	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/pending"
 )
 
 // Endpoint is a process's end of all its links.
@@ -52,9 +52,9 @@ type Endpoint struct {
 // listening is where peers come in.
 type listening struct {
 	listeners  []*listener
-	deaf       sync.Once   // the listeners have been closed
-	congestion string      // the system's own choice of a TCP congestion control
-	guests     guests.List // whose handshakes are under way
+	deaf       sync.Once    // the listeners have been closed
+	congestion string       // the system's own choice of a TCP congestion control
+	pending    pending.List // whose handshakes are under way
 }
 
 // spawned counts the goroutines of an endpoint, and those that dial: none starts once Close waits
@@ -127,7 +127,7 @@ func Listen(c Config) (*Endpoint, error) {
 	}
 	e := &Endpoint{
 		id: newProcessID(), grace: c.Grace, log: c.Logger, onFD: c.OnFD,
-		listening: listening{guests: guests.List{Most: maxHandshakes}},
+		listening: listening{pending: pending.List{Most: maxHandshakes}},
 		groupTable: groupTable{groups: map[rankKey]*Group{}, gone: map[rankKey]uint32{},
 			changed: make(chan struct{}), services: map[uint64]*service{}},
 		linkTable: linkTable{peers: map[peerKey]*peer{}, links: map[*link]struct{}{}},
@@ -566,7 +566,7 @@ func (e *Endpoint) accept(l *listener) {
 		if l.kind == address.TCP && !withinHost(c) {
 			e.paceAgain(s)
 		}
-		g := e.guests.Enter(e.ctx)
+		g := e.pending.Enter(e.ctx)
 		if !e.spawn("handshake", func() { e.welcome(g, s, l.kind) }) {
 			g.Close()
 			s.Close()

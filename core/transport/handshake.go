@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/address"
-	"github.com/goccl/goccl/core/guests"
-	"github.com/goccl/goccl/core/internal/plain"
+	"github.com/goccl/goccl/core/internal/errtext"
+	"github.com/goccl/goccl/core/pending"
 )
 
 var (
@@ -204,9 +204,9 @@ func (d *doubt) judge(errs []error, now time.Time) error {
 // interrupted is what the dialing ends with when its context has ended.
 func (d *doubt) interrupted(ctx context.Context) error {
 	if d.last == nil {
-		return plain.Error(context.Cause(ctx))
+		return errtext.Error(context.Cause(ctx))
 	}
-	return fmt.Errorf("%w: %w", plain.Error(context.Cause(ctx)), d.last)
+	return fmt.Errorf("%w: %w", errtext.Error(context.Cause(ctx)), d.last)
 }
 
 // dialOne tries one address. shook tells that the peer has shown itself: a connection stood, and
@@ -220,7 +220,7 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 	}
 	c, err := d.DialContext(ctx, network, target)
 	if err != nil {
-		return nil, false, plain.Error(err)
+		return nil, false, errtext.Error(err)
 	}
 	s := e.newConn(c)
 	key := peerKey{m.addr.Process, m.kind}
@@ -258,7 +258,7 @@ func (e *Endpoint) dialOne(ctx context.Context, a *attempt, g *Group, m *member,
 	if dead != nil {
 		err = dead
 	} else if err == nil && interrupted {
-		err = plain.Error(context.Cause(ctx))
+		err = errtext.Error(context.Cause(ctx))
 	}
 	if err == nil {
 		err = e.unusable()
@@ -287,11 +287,11 @@ func introduce(rw io.ReadWriter, name string, secret []byte, h *hello) (
 	rand.Read(h.nonce[:])
 	hb := h.bytes()
 	if _, err = rw.Write(hb[:]); err != nil {
-		return nonces, plain.Error(err)
+		return nonces, errtext.Error(err)
 	}
 	var challenge [challengeSize]byte
 	if _, err = io.ReadFull(rw, challenge[:]); err != nil {
-		return nonces, fmt.Errorf("during the handshake: %w", plain.Error(err))
+		return nonces, fmt.Errorf("during the handshake: %w", errtext.Error(err))
 	}
 	st, err := parseAnswerHead(challenge[:])
 	if err != nil {
@@ -312,11 +312,11 @@ func introduce(rw io.ReadWriter, name string, secret []byte, h *hello) (
 	nonce := challenge[8:]
 	proof := proofMAC(secret, hb[:], nonce)
 	if _, err = rw.Write(proof[:]); err != nil {
-		return nonces, plain.Error(err)
+		return nonces, errtext.Error(err)
 	}
 	var verdict [verdictSize]byte
 	if _, err = io.ReadFull(rw, verdict[:]); err != nil {
-		return nonces, fmt.Errorf("during the handshake: %w", plain.Error(err))
+		return nonces, fmt.Errorf("during the handshake: %w", errtext.Error(err))
 	}
 	if st, err = parseAnswerHead(verdict[:]); err != nil {
 		return nonces, fmt.Errorf("%w: %w", errStranger, err)
@@ -363,7 +363,7 @@ func admit(rw io.ReadWriter, a admission) error {
 	case err == io.EOF: // a probe of this host, or a peer that dials no more
 		return errQuiet
 	case err != nil:
-		return fmt.Errorf("no handshake: %w", plain.Error(err))
+		return fmt.Errorf("no handshake: %w", errtext.Error(err))
 	}
 	h, err := parseHello(&hb)
 	if err != nil {
@@ -391,7 +391,7 @@ func admit(rw io.ReadWriter, a admission) error {
 		_, err = io.ReadFull(rw, proof[:])
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("no proof of the secret: %w", plain.Error(err))
+		return fmt.Errorf("no proof of the secret: %w", errtext.Error(err))
 	}
 	if err != nil {
 		return errQuiet // a member that dials gives up when the link comes from the other side
@@ -414,9 +414,9 @@ func admit(rw io.ReadWriter, a admission) error {
 	return a.decide(h, nonces, verdict)
 }
 
-// welcome runs the handshake with a guest, which has one time for all of it. One that has to go is
-// told to try again: it may be a member.
-func (e *Endpoint) welcome(g *guests.Guest, s *conn, kind string) {
+// welcome runs the handshake with a pending connection, which has one time for all of it. One that
+// has to go is told to try again: it may be a member.
+func (e *Endpoint) welcome(g *pending.Conn, s *conn, kind string) {
 	defer g.Close()
 	until := time.Now().Add(handshakeTimeout)
 	s.SetDeadline(until)
@@ -459,7 +459,7 @@ func (e *Endpoint) welcome(g *guests.Guest, s *conn, kind string) {
 				verdict(statusLater)
 				return errQuiet
 			}
-			stop() // from now on the guest's end is the link's
+			stop() // from now on the end of the connection is the link's
 			if called != nil {
 				if err := verdict(statusOK); err != nil {
 					return errQuiet

@@ -31,7 +31,7 @@ type status uint8
 const (
 	statusOK        status = 0
 	statusStranger  status = 1 // the hello is meant for another process
-	statusLater     status = 2 // no such group here yet, or too many guests: try again
+	statusLater     status = 2 // no such group here yet, or too many connections: try again
 	statusGone      status = 3 // that group has been left here
 	statusRefused   status = 4 // not a member of the group, or the proof is wrong
 	statusDuplicate status = 5 // there is a link already, or one is being made the other way

@@ -71,8 +71,8 @@ func TestManyDialALateRank(t *testing.T) {
 	}
 }
 
-// A guest that has to go, in whatever part of the handshake, is told to try again.
-func TestGuestsAreToldToTryAgain(t *testing.T) {
+// A pending connection that has to go, in whatever part of the handshake, is told to try again.
+func TestPendingConnectionsAreToldToTryAgain(t *testing.T) {
 	e := listen(t, Config{})
 	dial := func(said []byte) net.Conn {
 		c, err := net.Dial("unix", e.Address().Unix)
@@ -115,7 +115,7 @@ func TestGuestsAreToldToTryAgain(t *testing.T) {
 
 // A peer that dials for an epoch that has been left here is told so. It waits for one that is still
 // to come.
-func TestEpochOfAGuest(t *testing.T) {
+func TestEpochOfAConnection(t *testing.T) {
 	e := listen(t, Config{})
 	from := address.ProcessID{1}
 	c := groupConfig([]*Endpoint{e}, address.Shm, 1, 0)
@@ -135,9 +135,9 @@ func TestEpochOfAGuest(t *testing.T) {
 	}
 	waiting := dial(c.Epoch + 1)
 	for _, part := range []struct {
-		guest net.Conn
-		want  status
-		begin bool
+		dialed net.Conn
+		want   status
+		begin  bool
 	}{{dial(c.Epoch), statusGone, false}, {waiting, statusOK, true}} {
 		if part.begin {
 			next := c
@@ -145,7 +145,7 @@ func TestEpochOfAGuest(t *testing.T) {
 			attach(t, e, next, newRecorder())
 		}
 		var answer [challengeSize]byte
-		if _, err := io.ReadFull(part.guest, answer[:]); err != nil {
+		if _, err := io.ReadFull(part.dialed, answer[:]); err != nil {
 			t.Fatal(err)
 		}
 		if st, err := parseAnswerHead(answer[:]); err != nil || st != part.want {

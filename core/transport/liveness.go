@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/address"
-	"github.com/goccl/goccl/core/internal/plain"
+	"github.com/goccl/goccl/core/internal/errtext"
 )
 
 // Liveness over TCP. The kernel tells how long ago the peer's host has acknowledged or sent
@@ -339,6 +339,6 @@ func (e *Endpoint) probe(p *pulse, limit time.Duration) {
 		p.host.alive, p.probe = time.Now(), s
 		p.host.heard = p.host.alive
 	case errors.Is(err, syscall.ECONNREFUSED):
-		p.giveUp(fmt.Errorf("its process has ended: %w", plain.Error(err)))
+		p.giveUp(fmt.Errorf("its process has ended: %w", errtext.Error(err)))
 	}
 }

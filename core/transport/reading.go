@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/goccl/goccl/core/internal/plain"
+	"github.com/goccl/goccl/core/internal/errtext"
 )
 
 // reading is the receiving half of a link: what has come of the current frame. The link's reader is
@@ -98,7 +98,7 @@ func (l *link) cause(err error) error {
 		l.reading.shut.Store(true)
 		err = errors.New("its process has closed the connection")
 	default:
-		err = plain.Error(err)
+		err = errtext.Error(err)
 	}
 	return err
 }

@@ -158,7 +158,7 @@ func TestStrangersHaveOneTime(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		e.welcome(e.guests.Enter(e.ctx), s, address.TCP)
+		e.welcome(e.pending.Enter(e.ctx), s, address.TCP)
 	}()
 	h := hello{purpose: purposeLink, job: 1, group: 1, from: w.groups[0].e.id, to: e.id}
 	hb := h.bytes()

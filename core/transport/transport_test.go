@@ -520,7 +520,7 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 	for _, kind := range kinds {
 		eps := pair(t, kind, Config{OnFD: onFD, Grace: time.Second})
-		c, err := net.Dial("tcp", eps[1].Address().TCP[0]) // a guest that says nothing
+		c, err := net.Dial("tcp", eps[1].Address().TCP[0]) // one that says nothing
 		ok(t, err)
 		w := newWorld(t, eps, kind, 1)
 		ok(t, w.groups[0].Connect(within(t), 1))

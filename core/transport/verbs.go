@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/address"
-	"github.com/goccl/goccl/core/internal/plain"
+	"github.com/goccl/goccl/core/internal/errtext"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/rdma"
 )
@@ -269,10 +269,10 @@ func (e *Endpoint) upgrade(ctx context.Context, c *conn, peer *address.Address,
 	tell := func(n note) (note, error) {
 		b := n.bytes()
 		if _, err := c.Write(b[:]); err != nil {
-			return note{}, fmt.Errorf("while the queue pairs were made: %w", plain.Error(err))
+			return note{}, fmt.Errorf("while the queue pairs were made: %w", errtext.Error(err))
 		}
 		if _, err := io.ReadFull(c, b[:]); err != nil {
-			return note{}, fmt.Errorf("while the queue pairs were made: %w", plain.Error(err))
+			return note{}, fmt.Errorf("while the queue pairs were made: %w", errtext.Error(err))
 		}
 		return parseNote(&b)
 	}

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/goccl/goccl/core/internal/plain"
+	"github.com/goccl/goccl/core/internal/errtext"
 	"github.com/goccl/goccl/core/internal/printable"
 )
 
@@ -341,5 +341,5 @@ func unanswered(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("it has not answered within %v", attemptTime)
 	}
-	return plain.Error(err)
+	return errtext.Error(err)
 }

@@ -1,4 +1,4 @@
-package plain
+package errtext
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package guests
+package pending
 
 import (
 	"context"
@@ -10,7 +10,7 @@ func TestList(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	a, b := l.Enter(ctx), l.Enter(ctx)
 	if !a.Leave() || a.Leave() {
-		t.Fatal("a guest leaves once")
+		t.Fatal("a connection leaves once")
 	}
 	c, d := l.Enter(ctx), l.Enter(ctx)
 	if b.Err() == nil || b.Leave() {
@@ -26,6 +26,6 @@ func TestList(t *testing.T) {
 	}
 	cancel()
 	if a.Err() == nil || e.Err() == nil {
-		t.Fatal("guests stay longer than their host")
+		t.Fatal("connections stay longer than their host")
 	}
 }

@@ -1,5 +1,6 @@
-// Package foreign takes apart what another process has written, or somebody who pretends to be one.
-package foreign
+// Package untrusted takes apart what another process has written, or somebody who pretends to be
+// one.
+package untrusted
 
 import (
 	"encoding/binary"
@@ -10,7 +11,7 @@ import (
 // ErrMalformed tells of bytes that are not what they should be.
 var ErrMalformed = errors.New("malformed: not written by this version of GoCCL")
 
-// Reader takes foreign bytes apart, little endian. After the first thing that does not fit it
+// Reader takes untrusted bytes apart, little endian. After the first thing that does not fit it
 // returns zeros.
 type Reader struct {
 	b   []byte

@@ -1,5 +1,5 @@
-// Package plain puts errors of Go's packages into words that a user of GoCCL understands.
-package plain
+// Package errtext puts errors of Go's packages into words that a user of GoCCL understands.
+package errtext
 
 import (
 	"context"

@@ -13,19 +13,21 @@ import (
 // Any group that can be made can have made a version.
 const _ = uint(checkpoint.MaxRanks - bootstrap.MaxSize)
 
-// CheckPoint makes the next version of the models, in memory: the global one, which is the same on
-// all ranks, and a local one for each rank, of which `replicas` other ranks keep copies: those of
-// other hosts first, and no two of a host while others have none. Where there are fewer others all
-// keep one. So a local model is lost only where its rank and all that keep it end before the next
-// version. All ranks must call it, with the same number of replicas. Once it has returned on any
-// rank the version is not lost as long as a member lives. After an error LoadCheckPoint tells
-// whether it counts. Models are copied.
+// CheckPoint makes the next version of the models, in memory. The global model is the same on all
+// ranks. Each rank also has a local model, of which `replicas` other ranks keep copies. Ranks of
+// other hosts come first, and no two of a host while other hosts have none. Where there are fewer
+// others, all keep a copy. So a local model is lost only where its rank and all that keep it end
+// before the next version. All ranks must call it, with the same number of replicas. Once it has
+// returned on any rank the version is not lost as long as a member lives. After an error
+// LoadCheckPoint tells whether it counts. Models are copied.
 //
-// ErrMismatch tells, on all ranks, that global models, replicas or versions differ, or that the
-// members have changed and LoadCheckPoint comes first: what only the ended had would be dropped
-// unseen. ErrInvalidArgument tells that replicas are negative, that the models of some rank are too
-// large, 1 GiB for its own and all copies that it keeps for others, in two versions, or that a call
-// has failed after it was whole on some rank: LoadCheckPoint comes first. Nothing has changed then.
+// The error is ErrMismatch, on all ranks, where global models, replicas or versions differ. It is
+// that, too, where the members have changed since the last version, and LoadCheckPoint must come
+// first: else what only the ended had would be dropped unseen. It is ErrInvalidArgument where
+// replicas are negative, or where the models of some rank are too large: 1 GiB is allowed for its
+// own and all copies that it keeps for others, in two versions. It is that, too, where a call has
+// failed after its version was whole on some rank: then LoadCheckPoint must come first. Nothing has
+// changed after these errors.
 func (c *Comm) CheckPoint(ctx context.Context, global, local []byte, replicas int) error {
 	ctx, cancel := c.limit(ctx)
 	defer cancel()
@@ -47,14 +49,15 @@ func (c *Comm) CheckPoint(ctx context.Context, global, local []byte, replicas in
 // A rank that has joined has none where all that had it have ended.
 //
 // Where fewer have joined, one of those that keep a copy gets the model as an orphan, beside its
-// own: all members together have each local model once, but for the lost ones. All ranks get these
-// as orphans, without bytes. The next CheckPoint drops orphans.
+// own. So all members together have each local model once, but for the lost ones. All ranks get the
+// lost ones as orphans, without bytes. The next CheckPoint drops orphans.
 //
-// A model that has changed since the version was made is not loaded: one in the memory of a rank
-// counts as if that had none, and comes from others that have it. ErrMismatch tells, on all ranks,
-// that some were given different models of the version, that none has the global one unchanged, or
-// that what some have passed on has come to a rank otherwise than it was made. The models that are
-// returned are the caller's. A communicator that Split or Shrink makes begins without versions.
+// A model that has changed since the version was made is not loaded. A rank in whose memory it has
+// changed counts as if it had none, and gets it from others. The error is ErrMismatch, on all
+// ranks, in three cases: some were given different models of the version; none has the global one
+// unchanged; what some have passed on has come to a rank otherwise than it was made. The models
+// that are returned are the caller's. A communicator that Split or Shrink makes begins without
+// versions.
 func (c *Comm) LoadCheckPoint(ctx context.Context) (*Loaded, error) {
 	ctx, cancel := c.limit(ctx)
 	defer cancel()

@@ -179,11 +179,11 @@ func (c *Comm) Abort(reason string) {
 	c.shared.Suspended.GiveUp(cause)
 }
 
-// Destroy ends the communicator in good order: works that have not ended end with ErrAborted, peers
-// are told that this rank has left, and all that it held is given back: memory that an adapter may
-// still read for a peer once that is over. It waits for a peer only where that has not been told
-// yet of a call that this rank was refused, and then for half a second at most. The last of a
-// process may wait for an adapter that has to send its last words again.
+// Destroy ends the communicator in good order. Works that have not ended end with ErrAborted. Peers
+// are told that this rank has left. All that it had is given back; memory that an adapter still
+// reads for a peer follows once that is over. Destroy waits only for peers that have not been told
+// yet of a call that this rank was refused, for half a second at most. For the last communicator of
+// a process it may wait for an adapter that has to send its last words again.
 func (c *Comm) Destroy() {
 	if c.destroyed.Swap(true) {
 		return

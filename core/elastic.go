@@ -55,13 +55,15 @@ func (c *Comm) Members() []Member {
 
 // Recover begins the communicator's next epoch with the members that are left, whatever has
 // happened to the others: what has failed works again, with fewer ranks, which close up in their
-// order. All members that live must call it: where nothing has failed, each as often as the others;
-// else those that wait in a collective hear of the failure, and must call it, too. Members decide
-// together who is left. Where a part of them cannot be reached, the majority goes on, unless
-// Config.Quorum says otherwise. One that does not call it is left out after half of the time that
-// the context has (default: the communicator's timeout); at once where a call has timed out to
-// which it did not come, and it does not answer a member now that shares no memory with it. One
-// that is stopped and shares memory with another member is killed.
+// order. All members that live must call it. Where nothing has failed, each must call it as often
+// as the others. Else those that wait in a collective hear of the failure, and must call it, too.
+// Members decide together who is left. Where a part of them cannot be reached, the majority goes
+// on, unless Config.Quorum says otherwise.
+//
+// A member that does not call it is left out after half of the time that the context has (default:
+// the communicator's timeout). It is left out at once where a call has timed out to which it did
+// not come, and it does not answer now a member that shares no memory with it. A member that is
+// stopped and shares memory with another one is killed.
 //
 // A member that is left out gets ErrExcluded, those that are too few ErrNoQuorum: then there is no
 // next epoch for this rank. After another error Recover may be called again.

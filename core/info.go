@@ -16,8 +16,8 @@ import (
 
 // Info describes this host for people: the version, and of each transport whether it can be used,
 // and if not why and what to do. It opens what a communicator would, and closes it again. "problem"
-// is what Init would say of the environment, "warnings" what it would log of that. "variables" are
-// the names that it reads there.
+// is what Init would say of the environment. "warnings" is what Init would log of it. "variables"
+// are the names that Init reads there.
 func (r *Runtime) Info() map[string]any {
 	transports := map[string]any{}
 	problem := ""
@@ -95,9 +95,9 @@ func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (plan.Peaks, er
 	return tune.AllToAllPeaks(ranks, cpus.Usable(), address.IsPort(by), schedule, bytes)
 }
 
-// PlanInfo tells how the ranks of a group would go about a collective, with the settings of the
-// environment: on hosts with CPUs as this one, where "shm", "tcp" or "verbs" joins the ranks, which
-// the question need not say. Nothing is run.
+// PlanInfo explains how the ranks of a group would run a collective, with the settings of the
+// environment, on hosts with CPUs as this one. "shm", "tcp" or "verbs" joins the ranks; the
+// question need not say it. Nothing is run.
 func (r *Runtime) PlanInfo(q tune.Question, by string) (*tune.Explanation, error) {
 	if err := checkTransport("plan_info", by); err != nil {
 		return nil, err

@@ -73,10 +73,10 @@ func (c *Comm) enter(w *join.Welcome) error {
 // Joining returns how many processes wait at this rank to be members: Recover and Grow let them in.
 func (c *Comm) Joining() int { return c.acceptor.Joining() }
 
-// Handle returns a name of this process's end of the communicator: for those that are to be members
-// of a group with it, see [Comm.Reconfigure], and for those that are to join it, see
-// [Runtime.Join]. It is a text of base64, of at most 1 KiB, and stays the same as long as the
-// communicator lives. Where the job has no secret, whoever has the text can join.
+// Handle returns a name of this process's end of the communicator. [Comm.Reconfigure] takes handles
+// of those that are to be members of a group. [Runtime.Join] takes those of members. It is a text
+// of base64, of at most 1 KiB, and stays the same as long as the communicator lives. Where the job
+// has no secret, whoever has the text can join.
 func (c *Comm) Handle() (string, error) { return c.acceptor.Handle() }
 
 // Publish lets processes find the communicator that want to join it: see [Runtime.Join]. From now

@@ -59,15 +59,15 @@ func (r *Runtime) openAlone(ctx context.Context, given Config) (*Comm, error) {
 
 // Reconfigure makes the processes of the handles the communicator's members, in place: also where
 // it has failed, or had other members. All of them must call it with the same handles and the same
-// uuid, which none of them has used before. Ordered tells that a handle's place is the rank of its
-// process; else the ranks are in the order of the handles' texts, and the places do not matter.
+// uuid, which none of them has used before. With ordered a handle's place is the rank of its
+// process. Else the ranks are in the order of the handles' texts, and the places do not matter.
 //
 // It waits for all of them until the context's deadline or, where it has none, for the
 // communicator's timeout. Where it fails before all have agreed the present members stay, and it
-// may be called again with another uuid: with ErrInvalidArgument where the handles or the uuid
-// cannot be right, with ErrPeerFailed where a process has ended, with ErrMismatch where ranks were
-// given different handles or hold different secrets, with ErrTimeout where one does not come. All
-// ranks are told, as far as they take part.
+// may be called again with another uuid. The error is ErrInvalidArgument where the handles or the
+// uuid cannot be right, and ErrPeerFailed where a process has ended. It is ErrMismatch where ranks
+// were given different handles or hold different secrets, and ErrTimeout where one does not come.
+// All ranks get it, as far as they take part.
 //
 // What is under way in the old membership ends with ErrRevoked, or with ErrAborted where a peer was
 // quicker. In the new one the collectives count from 1.

@@ -147,10 +147,10 @@ func (r *Runtime) forget(c *Comm) {
 }
 
 // Alloc returns shareable memory, aligned to 128 bytes, of undefined contents. Collectives on it
-// work as on any other, and faster: where all ranks of a communicator share a host and all their
-// buffers of a call are shareable; and over verbs, where a rank reads what is shareable of
-// another's without a copy. A forked child shares it with its parent: what one writes the other
-// sees.
+// work as on any other memory. They are faster where all ranks of a communicator share a host and
+// all their buffers of a call are shareable. Over verbs they are faster, too: a rank reads
+// another's shareable memory without a copy. A forked child shares the memory with its parent: each
+// sees what the other writes.
 func (r *Runtime) Alloc(bytes int64) (unsafe.Pointer, error) { return r.arenas.Alloc(bytes) }
 
 // Free gives memory of Alloc back. No work may be using it; it may outlive every communicator.

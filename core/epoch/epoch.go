@@ -3,9 +3,9 @@
 // # Model
 //
 // An [Epoch] owns all that dies with a change of members: the window that the ranks share, the
-// group's links, the queue of collectives with its engine, the engine of sends and receives, the
-// order of calls, and what is known of peers. Its [Config] survives it: the next epoch takes that
-// over. Of the communicator it knows only an [Owner], which it asks to recover.
+// group's links, the queue of collectives, the engines of collectives and of sends, the order of
+// calls, and what is known of peers. Its [Config] survives it: the next epoch takes that over. Of
+// the communicator it knows only an [Owner], which it asks to recover.
 //
 // An epoch fails once, by the first cause. Packages below decide: [membership] whether a peer's end
 // fails it, [order] whether calls differ, [agreement] who is in the next one. The epoch carries

@@ -2,11 +2,11 @@
 // store.
 //
 // A meeting is named by a text that is used once, its uuid. The rank whose handle is the least
-// leads it: the others call it, and each call is answered by the outcome. Those that have not come
-// after a while it calls itself, and these calls, too, are answered by the outcome: so the leader
-// hears at once of a process that has ended, or that was given another list of handles, and of
-// which another one may be the leader. What has come of a meeting is kept: who asks for it again is
-// told, up to a number of later ones.
+// leads it. The others call the leader, and each call is answered by the outcome. After a while the
+// leader calls those that have not come, and these calls, too, are answered by the outcome. So it
+// hears at once of a process that has ended, or that was given another list of handles: that list
+// may have another leader. The outcome of a meeting is kept until a number of later meetings have
+// begun, for those that ask again.
 package meeting
 
 import (

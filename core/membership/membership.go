@@ -1,9 +1,9 @@
 // Package membership decides who takes part in a communicator, and when it has failed.
 //
 // A [Machine] takes the news that one rank has of itself and of its peers, as [Event]s, and answers
-// each with the [Action]s that follow, in their order. Today's policy is to fail fast: a peer's end
-// harms those operations only that still need the peer, and the first operation that misses a peer
-// which ended without a goodbye fails the communicator on all ranks. A process that ends without a
+// each with the [Action]s that follow, in their order. The policy is to fail fast. A peer's end
+// harms only operations that still need the peer. The first operation that misses a peer which
+// ended without a goodbye fails the communicator on all ranks. A process that ends without a
 // goodbye may have been killed, or may have done its part.
 //
 // The package is pure: its caller holds a lock over each call, and carries the actions out.
@@ -30,8 +30,8 @@
 // other, so that its report hands the value on. Or the two have no member in common. Two of A
 // always have one. So one of them is of B, and all members of the other one, its proposer too, had
 // ended before the one of B began. For this the messages of a ballot tell who has ended, which
-// stays the same as long as the ballot lasts, and who hears of it hears nothing of the ended any
-// more: what these had sent, a decision too, may still come. So the other ballot's value is known
+// stays the same as long as the ballot lasts. Who hears of it ignores the ended from then on: what
+// these had sent, a decision too, may still come. So the other ballot's value is known
 // to ended members only: a living one that had heard of it before would have said so, or refused
 // the one of B.
 //
@@ -207,9 +207,10 @@ func (m *Machine) Departure(peer int) (d Departure, gone bool) {
 // Whole reports whether all peers take part.
 func (m *Machine) Whole() bool { return m.cause == nil && len(m.departed) == 0 }
 
-// Missing reports whether a collective misses a peer that was gone before this rank came to it. No
-// rank is through a collective before it has heard from all others, which plans are proved to do:
-// in one with a root the root has heard from all others, and these from the root.
+// Missing returns the failure of a collective that misses a peer which was gone before this rank
+// came to it; nil if there is no such peer. No rank is through a collective before it has heard
+// from all others, which plans are proved to do. In one with a root the root has heard from all
+// others, and these from the root.
 func (m *Machine) Missing(needed plan.Message) *fault.Error {
 	for _, peer := range m.Departed() {
 		root, d := int(needed.Root), m.departed[peer]

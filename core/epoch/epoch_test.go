@@ -175,7 +175,8 @@ func TestDeathBeginsRecovery(t *testing.T) {
 func TestFinishWaitsForCallerInC(t *testing.T) {
 	epochs, _ := newEpochs(t, "shm", 2, config.Config{})
 	e := epochs[0]
-	const gate = 3 * unsafe.Sizeof(uintptr(0)) // of goccl_fast_path; its first word tells who is inside
+	// gate is where that of a goccl_fast_path is: its first word tells who is inside.
+	const gate = 3 * unsafe.Sizeof(uintptr(0))
 	atomic.StoreUint32((*uint32)(unsafe.Add(e.FastPath(0), gate)), 1)
 	finished := make(chan struct{})
 	go func() {

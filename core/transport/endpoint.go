@@ -291,8 +291,8 @@ func (e *Endpoint) closeListeners() {
 	})
 }
 
-// enter has Close wait until running is done once more. It reports false where the endpoint is being
-// closed.
+// enter has Close wait until running is done once more. It reports false where the endpoint is
+// being closed.
 func (e *Endpoint) enter() bool {
 	e.life.Lock()
 	defer e.life.Unlock()

@@ -14,8 +14,9 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "arguments.h"
-#include "elastic.h"
+#include "checkpoint.h"
 #include "given.h"
+#include "members.h"
 #include "process_group.h"
 
 namespace py = pybind11;
@@ -39,10 +40,6 @@ constexpr std::array<std::pair<const char*, ReduceOp::RedOpType>, 8> kOperations
     {"bor", ReduceOp::BOR},
     {"bxor", ReduceOp::BXOR},
 }};
-
-struct Communicator {
-  const Group group;
-};
 
 // The goccl back end of a process group, of the default one for None; also that of a communicator,
 // and one itself. `function`: who asks, for texts.
@@ -167,7 +164,7 @@ void bindCommunicator(py::module_& module) {
       py::arg("group"), py::arg("sequence"), py::arg("function"),
       "The name that goccl_comm_algorithm() gives, of the last collective where `sequence` is "
       "None. `function`: who asks, for texts.");
-  py::class_<Communicator> communicator(module, "Communicator", kAbout);
+  CommunicatorClass communicator(module, "Communicator", kAbout);
   communicator.attr("__module__") = "goccl";
   communicator
       .def(py::init([](py::object group) {
@@ -315,8 +312,8 @@ void bindCommunicator(py::module_& module) {
           "    torch.distributed.DistBackendError: a peer has failed, was refused or is late.");
   communicator.def_property_readonly(
       "_backend", [](const Communicator& self) { return self.group; }, "The backend of its group.");
-  bindMembers(communicator,
-              [](const Communicator& self) -> ProcessGroupGoccl& { return *self.group; });
+  bindMembers(communicator);
+  bindCheckpoint(communicator);
 }
 
 #undef GOCCL_RAISES

@@ -1,11 +1,44 @@
 // goccl.Communicator: blocking collectives for Python without torch.distributed in between.
 #pragma once
 
+#include <utility>
+
 #include <pybind11/pybind11.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "process_group.h"
 
 namespace goccl {
 
+struct Communicator {
+  const c10::intrusive_ptr<ProcessGroupGoccl> group;
+};
+
 // Adds the class to the module.
 void bindCommunicator(pybind11::module_& module);
+
+// What tells of a group, or changes it, is a method of both classes.
+using GroupClass =
+    pybind11::class_<ProcessGroupGoccl, c10::intrusive_ptr<ProcessGroupGoccl>, c10d::Backend>;
+using CommunicatorClass = pybind11::class_<Communicator>;
+
+inline ProcessGroupGoccl& groupOf(ProcessGroupGoccl& self) { return self; }
+inline ProcessGroupGoccl& groupOf(const Communicator& self) { return *self.group; }
+
+// A method of the group as one of a class of the two. It runs without the GIL.
+template <typename Self, typename Result, typename Group, typename... Arguments>
+auto method(Result (Group::*call)(Arguments...)) {
+  return [call](Self& self, Arguments... arguments) -> Result {
+    const pybind11::gil_scoped_release released;
+    return (groupOf(self).*call)(std::forward<Arguments>(arguments)...);
+  };
+}
+template <typename Self, typename Result, typename Group, typename... Arguments>
+auto method(Result (Group::*call)(Arguments...) const) {
+  return [call](Self& self, Arguments... arguments) -> Result {
+    const pybind11::gil_scoped_release released;
+    return (groupOf(self).*call)(std::forward<Arguments>(arguments)...);
+  };
+}
 
 }  // namespace goccl

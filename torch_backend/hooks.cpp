@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "work.h"
+#include "interpreter.h"
 
 namespace goccl {
 namespace {

@@ -15,15 +15,10 @@
 
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/version.h>
 
 #include "library.h"
 #include "log.h"
-
-// Those of older ones are NCCL's own, but for registerOnCompletionHook().
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
-#define GOCCL_TORCH_HOOKS
-#endif
+#include "torch_version.h"
 
 namespace goccl {
 

@@ -1,20 +1,17 @@
 #include "process_group.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <exception>
-#include <future>
 #include <iterator>
 #include <memory>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include "arguments.h"
 #include "error.h"
+#include "interpreter.h"
+#include "joining.h"
 #include "log.h"
 #include "memory.h"
-#include "store.h"
 
 namespace goccl {
 namespace {
@@ -22,104 +19,6 @@ namespace {
 using c10::intrusive_ptr;
 using c10d::OpType;
 using std::chrono::milliseconds;
-
-// How long Ctrl-C may stay unseen while a group is made, and how long an interrupted one may take
-// to end.
-constexpr milliseconds kInitSlice{100};
-constexpr milliseconds kInitGiveUp{2000};
-
-const char* orNull(const std::string& text) { return text.empty() ? nullptr : text.c_str(); }
-
-bool isReconfigurable([[maybe_unused]] const c10d::Backend::Options& options) {
-#ifdef GOCCL_TORCH_RECONFIGURES
-  return options.enable_reconfigure;
-#else
-  return false;
-#endif
-}
-
-// Whether members may change without a call of recover().
-bool recoversByItself(const ProcessGroupGoccl::Options& options) {
-  const char* variable = std::getenv("GOCCL_RECOVERY");
-  const bool given = !options.recovery.empty() || variable == nullptr;
-  const std::string recovery = given ? options.recovery : variable;
-  return recovery == "survivors" || recovery == "all";
-}
-
-// goccl_init() on a thread of its own, so that the caller can watch for signals.
-struct Joining {
-  Joining(const intrusive_ptr<c10d::Store>& c10dStore, int rank, int size,
-          const ProcessGroupGoccl::Options& given, std::string name, std::vector<int> ranks)
-      : store(c10dStore),
-        options(given),
-        groupName(std::move(name)),
-        globalRanks(std::move(ranks)) {
-    config.struct_size = sizeof(config);
-    config.rank = rank;
-    config.size = size;
-    config.store = store.callbacks();
-    config.group_name = orNull(groupName);
-    config.store_host = orNull(store.host());
-    config.meeting = orNull(store.prefix());
-    options.fill(config);
-    config.global_ranks = globalRanks.empty() ? nullptr : globalRanks.data();
-    config.reconfigurable = isReconfigurable(options) ? 1 : 0;
-  }
-
-  void run() noexcept {
-    try {
-      check(library().init(&comm, &config));
-    } catch (...) {
-      failure = std::current_exception();
-    }
-    if (abandoned.load()) {
-      destroy();
-    }
-    done.set_value();
-  }
-
-  void destroy() {
-    if (comm != 0) {
-      library().destroy(comm);
-    }
-  }
-
-  StoreAdapter store;
-  const ProcessGroupGoccl::Options options;
-  const std::string groupName;
-  const std::vector<int> globalRanks;
-  goccl_config config{};
-  goccl_comm comm = 0;
-  std::exception_ptr failure;
-  std::atomic<bool> abandoned{false};
-  std::promise<void> done;
-};
-
-goccl_comm join(const std::shared_ptr<Joining>& joining) {
-  library();  // a failure to load belongs to this thread
-  auto done = joining->done.get_future();
-  try {
-    std::thread([joining] { joining->run(); }).detach();
-  } catch (const std::system_error&) {  // there is no thread: goccl_init() says why, and what to do
-    joining->run();
-  }
-  try {
-    while (done.wait_for(kInitSlice) != std::future_status::ready) {
-      checkSignals();
-    }
-  } catch (...) {
-    joining->abandoned.store(true);
-    joining->store.interrupt();
-    if (done.wait_for(kInitGiveUp) == std::future_status::ready) {
-      joining->destroy();
-    }
-    throw;
-  }
-  if (joining->failure != nullptr) {
-    std::rethrow_exception(joining->failure);
-  }
-  return joining->comm;
-}
 
 // Ends the work of a batch that is not started.
 void endDropped(Work& work, const std::string& why, const std::string& group) {
@@ -130,45 +29,7 @@ void endDropped(Work& work, const std::string& why, const std::string& group) {
        detailOf(group)})));
 }
 
-uint64_t sequenceOf(goccl_comm comm) {
-  uint64_t sequence = 0;
-  check(library().comm_sequence(comm, &sequence));
-  return sequence;
-}
-
 }  // namespace
-
-intrusive_ptr<c10d::Backend::Options> ProcessGroupGoccl::Options::clone() const {
-  return c10::make_intrusive<Options>(*this);
-}
-
-intrusive_ptr<ProcessGroupGoccl::Options> ProcessGroupGoccl::Options::forGroup(
-    milliseconds groupTimeout) const {
-  auto own = c10::make_intrusive<Options>(*this);
-  own->timeout = givenTimeout.value_or(groupTimeout);
-  own->givenTimeout.reset();
-  return own;
-}
-
-intrusive_ptr<ProcessGroupGoccl::Options> ProcessGroupGoccl::Options::ofNewGroup(
-    const intrusive_ptr<c10d::Backend::Options>& given, const char* function) {
-  const auto own = c10::dynamic_intrusive_pointer_cast<Options>(given);
-  GOCCL_CHECK(own != nullptr, function,
-              "pg_options of backend goccl must be None or a goccl.Options");
-  return own->forGroup(own->timeout);
-}
-
-void ProcessGroupGoccl::Options::fill(goccl_config& config) const {
-  config.timeout_ms = timeout.count();
-  config.liveness_grace_ms = livenessGrace.count();
-  config.transport = orNull(transport);
-  config.interface_ = orNull(interface);
-  config.secret = orNull(secret);
-  config.alltoall_schedule = orNull(alltoallSchedule);
-  config.min_size = minSize;
-  config.quorum = orNull(quorum);
-  config.recovery = orNull(recovery);
-}
 
 ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, int rank, int size,
                                      intrusive_ptr<Options> options, const std::string& groupName,
@@ -179,7 +40,7 @@ ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, in
       hooks_(std::make_shared<Hooks>(groupName)),
       timeoutMs_(options_->timeout.count()),
       store_(store),
-      globalRanks_(isReconfigurable(*options_) ? std::vector<int>() : std::move(globalRanks)) {
+      globalRanks_(options_->reconfigurable() ? std::vector<int>() : std::move(globalRanks)) {
   TORCH_CHECK_VALUE(store != nullptr,
                     "ProcessGroupGoccl: `store` is None, a torch.distributed.Store is needed");
   TORCH_CHECK_VALUE(size >= 1 && rank >= 0 && rank < size, "ProcessGroupGoccl: `rank` is ", rank,
@@ -193,7 +54,7 @@ ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, in
                     "ProcessGroupGoccl: `global_ranks` has ", globalRanks_.size(),
                     " ranks, expected ", size);
 #ifndef GOCCL_TORCH_RECONFIGURES
-  if (recoversByItself(*options_)) {
+  if (options_->recoversByItself()) {
     raise(
         {GOCCL_UNSUPPORTED,
          "goccl: recovery=\"survivors\" or \"all\" (or GOCCL_RECOVERY) needs torch 2.15 or newer: "
@@ -201,9 +62,8 @@ ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, in
          detailOf(groupName)});
   }
 #endif
-  (isReconfigurable(*options_) ? opened_ : comm_)
-      .store(goccl::join(
-          std::make_shared<Joining>(store, rank, size, *options_, groupName, globalRanks_)));
+  (options_->reconfigurable() ? opened_ : comm_)
+      .store(initialize(store, *options_, groupName, rank, size, globalRanks_));
   begin();
 }
 
@@ -221,7 +81,7 @@ ProcessGroupGoccl::ProcessGroupGoccl(goccl_comm comm, intrusive_ptr<c10d::Store>
 }
 
 void ProcessGroupGoccl::begin() {
-  if (recoversByItself(*options_)) {
+  if (options_->recoversByItself()) {
     hooks_->setFollow([this] { followMembers(); });
   }
   init();
@@ -278,12 +138,7 @@ std::string ProcessGroupGoccl::describe() const {
 
 std::string ProcessGroupGoccl::algorithm(std::optional<uint64_t> sequence) const {
   const goccl_comm comm = this->comm();
-  uint64_t number = 0;
-  if (sequence) {
-    number = *sequence;
-  } else {
-    check(library().comm_sequence(comm, &number));
-  }
+  const uint64_t number = sequence ? *sequence : ask(library().comm_sequence, comm);
   const char* name = nullptr;
   check(library().comm_algorithm(comm, number, &name));
   return name;
@@ -366,7 +221,7 @@ intrusive_ptr<Work> ProcessGroupGoccl::newWork(goccl_comm comm, const Operation&
   const WorkInfo info{
       operation.type, operation.title,
       operation.timeout.count() > 0 ? operation.timeout : milliseconds(timeoutMs_.load()),
-      sequenceOf(comm) + collectives, operation.source};
+      ask(library().comm_sequence, comm) + collectives, operation.source};
   return c10::make_intrusive<Work>(rank_, comm, hooks_, info, operation.inputs);
 }
 
@@ -511,7 +366,7 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::endCoalescing() {
               "dropped, as after a refused call, abort() or shutdown()");
   auto extension = extend(batch->timeout);
   try {
-    batch->work->setSequence(sequenceOf(comm()) + batch->collectives);
+    batch->work->setSequence(ask(library().comm_sequence, comm()) + batch->collectives);
     launch(batch->work, std::move(batch->buffers), std::move(batch->outputs), batch->calls,
            callOptions(batch->timeout, true), std::move(extension));
   } catch (...) {
@@ -523,7 +378,9 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::endCoalescing() {
 
 // ---- state ------------------------------------------------------------------------------------
 
-uint64_t ProcessGroupGoccl::getSequenceNumberForGroup() { return sequenceOf(comm()); }
+uint64_t ProcessGroupGoccl::getSequenceNumberForGroup() {
+  return ask(library().comm_sequence, comm());
+}
 
 std::string ProcessGroupGoccl::nameOf(int64_t rank) const {
   const bool other = !renumbered_.load() && !globalRanks_.empty() && globalRanks_.at(rank) != rank;

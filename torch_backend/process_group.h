@@ -14,27 +14,17 @@
 
 #include <ATen/record_function.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/version.h>
 
 #include "extra_time.h"
 #include "hooks.h"
 #include "library.h"
+#include "options.h"
 #include "store.h"
+#include "timeout.h"
+#include "torch_version.h"
 #include "work.h"
 
-// Older ones split groups of NCCL only.
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 9
-#define GOCCL_TORCH_SPLITS
-#endif
-
-// Those of older ones keep the rank and the size that they were made with.
-#ifdef C10D_BACKEND_HAS_RECONFIGURE
-#define GOCCL_TORCH_RECONFIGURES
-#endif
-
 namespace goccl {
-
-constexpr const char* kBackendName = "goccl";
 
 // A local model of a rank that has ended, as goccl_orphan; none: it is lost.
 struct Orphan {
@@ -56,32 +46,7 @@ struct Checkpoint {
 // oldest supported torch has the virtual method; the others replace a newer torch's.
 class ProcessGroupGoccl : public c10d::Backend {
  public:
-  struct Options : c10d::Backend::Options {
-    explicit Options(std::chrono::milliseconds timeout = kBackendDefaultTimeout)
-        : c10d::Backend::Options(kBackendName, timeout) {}
-
-    c10::intrusive_ptr<c10d::Backend::Options> clone() const;
-    // A copy that one group has for itself, with the timeout that was given, else the group's.
-    c10::intrusive_ptr<Options> forGroup(std::chrono::milliseconds groupTimeout) const;
-
-    // A copy for a new group that a function of torch makes from another one.
-    static c10::intrusive_ptr<Options> ofNewGroup(
-        const c10::intrusive_ptr<c10d::Backend::Options>& given, const char* function);
-
-    // Fills in what the library is told of them. It refers to their texts.
-    void fill(goccl_config& config) const;
-
-    // What was given. Torch writes into `timeout` what a group has that it splits or merges.
-    std::optional<std::chrono::milliseconds> givenTimeout;
-    std::string transport;  // "", "shm", "tcp" or "verbs"
-    std::string interface;  // network interface; "" : by the route to the store
-    std::chrono::milliseconds livenessGrace{0};  // 0: the library's default
-    std::string secret;                          // "": agreed on through the store
-    std::string alltoallSchedule;                // as in goccl_call; "": by size
-    int minSize = 1;                             // as in goccl_config
-    std::string quorum;                          // as in goccl_config; "": the default
-    std::string recovery;                        // likewise
-  };
+  using Options = goccl::Options;
 
   // Joins the other ranks: blocks until all have come, or the timeout is over, or Ctrl-C.
   // `globalRanks` are the ranks' numbers in the job, for texts; empty: they are the same. With
@@ -272,7 +237,7 @@ class ProcessGroupGoccl : public c10d::Backend {
 
   // As goccl_comm_recover() and its kin. After recover() rank and size are those of the members
   // that are left.
-  void recover(std::optional<std::chrono::milliseconds> timeout);
+  void recover(std::optional<Timeout> timeout);
   void revoke(const std::string& reason);
   uint64_t agree(uint64_t flags);
   uint32_t epoch() const;
@@ -283,7 +248,7 @@ class ProcessGroupGoccl : public c10d::Backend {
   uint64_t versionNumber() const;
   // A group of one becomes a part of the group that has the handles, or of that which is found
   // where GOCCL_JOIN, GOCCL_STORE or the group's own store say.
-  void join(std::vector<std::string> handles, std::optional<std::chrono::milliseconds> timeout);
+  void join(const std::vector<std::string>& handles, std::optional<Timeout> timeout);
   // Lets such groups find this one, in its own store or at the etcd of GOCCL_STORE.
   void publish();
   std::string handle() const;

@@ -1,43 +1,19 @@
 #include "work.h"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <thread>
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/record_function.h>
-#include <torch/csrc/utils/pybind.h>
 
 #include "error.h"
+#include "interpreter.h"
 #include "log.h"
 
 namespace goccl {
 namespace {
 
-// How long the process's exit waits for callbacks that are under way.
-constexpr std::chrono::milliseconds kLastCallbacks{2000};
-
 std::atomic<uint64_t> lastKey{0};
-
-std::atomic<int> callbacksRunning{0};
-std::atomic<bool> callbacksClosed{false};
-
-// Every callback of the library holds one. A thread that asks for the GIL of a Python that is going
-// is killed in the middle of it, so that once the exit has begun a callback must touch nothing:
-// what it owns is leaked.
-class Passage {
- public:
-  Passage() { callbacksRunning.fetch_add(1); }
-  ~Passage() { callbacksRunning.fetch_sub(1); }
-  Passage(const Passage&) = delete;
-  Passage& operator=(const Passage&) = delete;
-
-  bool open() const { return !callbacksAreClosed(); }
-};
 
 // The library's name of an operation, "" for several.
 const char* operationOf(c10d::OpType type) {
@@ -63,67 +39,12 @@ const char* operationOf(c10d::OpType type) {
   }
 }
 
-bool liesInOrder(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
-}
-
-at::Tensor emptyInOrder(const at::Tensor& tensor) {
-  return at::empty_like(tensor, tensor.options(), at::MemoryFormat::Contiguous);
-}
-
-// Copies that are the back end's own business: no gradient, no version check, inference tensors
-// welcome.
-void copyTo(const at::Tensor& to, const at::Tensor& from) {
-  at::AutoDispatchBelowADInplaceOrView guard;
-  to.copy_(from);
-}
-
 // Spares the usual case the copy of the list.
 std::optional<std::vector<at::Tensor>> shown(at::TensorList inputs) {
   return at::hasCallbacks() ? std::make_optional(inputs.vec()) : std::nullopt;
 }
 
 }  // namespace
-
-const void* Buffers::in(const at::Tensor& tensor) {
-  if (liesInOrder(tensor)) {
-    held_.push_back(tensor);
-  } else {
-    held_.push_back(emptyInOrder(tensor));
-    copyTo(held_.back(), tensor);
-  }
-  return held_.back().const_data_ptr();
-}
-
-void* Buffers::out(const at::Tensor& tensor) {
-  held_.push_back(tensor);
-  if (!liesInOrder(tensor)) {
-    held_.back() = emptyInOrder(tensor);
-    copies_.emplace_back(tensor, held_.back());
-  }
-  return held_.back().mutable_data_ptr();
-}
-
-void* Buffers::inOut(const at::Tensor& tensor) {
-  void* memory = out(tensor);
-  if (!liesInOrder(tensor)) {
-    copyTo(held_.back(), tensor);
-  }
-  return memory;
-}
-
-void Buffers::append(Buffers&& other) {
-  std::move(other.held_.begin(), other.held_.end(), std::back_inserter(held_));
-  std::move(other.copies_.begin(), other.copies_.end(), std::back_inserter(copies_));
-}
-
-void Buffers::finish() {
-  for (const auto& [to, from] : copies_) {
-    copyTo(to, from);
-  }
-  copies_.clear();
-  held_.clear();
-}
 
 Work::Work(int rank, goccl_comm comm, std::shared_ptr<Hooks> hooks, const WorkInfo& info,
            at::TensorList inputs)
@@ -452,39 +373,6 @@ uint64_t threadNumber() {
   static std::atomic<uint64_t> last{0};
   thread_local const uint64_t mine = last.fetch_add(1) + 1;
   return mine;
-}
-
-void closeCallbacks() {
-  callbacksClosed.store(true);
-  const auto deadline = std::chrono::steady_clock::now() + kLastCallbacks;
-  while (callbacksRunning.load() != 0 && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
-bool callbacksAreClosed() { return callbacksClosed.load(); }
-
-void checkSignals() {
-  // Python looks at signals on its main thread only. Others need not ask for the GIL.
-  if (syscall(SYS_gettid) != getpid() || !Py_IsInitialized()) {
-    return;
-  }
-  pybind11::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() != 0) {
-    throw pybind11::error_already_set();
-  }
-}
-
-WithoutGil::WithoutGil() {
-  if (Py_IsInitialized() && PyGILState_Check()) {
-    state_ = PyEval_SaveThread();
-  }
-}
-
-WithoutGil::~WithoutGil() {
-  if (state_ != nullptr) {
-    PyEval_RestoreThread(static_cast<PyThreadState*>(state_));
-  }
 }
 
 }  // namespace goccl

@@ -7,38 +7,16 @@
 #include <exception>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
-#include <c10/util/SmallVector.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "buffers.h"
 #include "hooks.h"
 #include "library.h"
 
 namespace goccl {
-
-// The memory of an operation as the library sees it: dense, contiguous, on the host. Keeps alive
-// what the library reads and writes, and stands in for tensors whose elements do not lie in a row.
-class Buffers {
- public:
-  // Memory that holds the elements of `tensor` in order; it is read only.
-  const void* in(const at::Tensor& tensor);
-  // Memory for the elements of `tensor`; finish() brings them to it.
-  void* out(const at::Tensor& tensor);
-  // Memory that is read and then written.
-  void* inOut(const at::Tensor& tensor);
-
-  // Takes over everything of `other`.
-  void append(Buffers&& other);
-  // After success: copies to the tensors what was received in their place.
-  void finish();
-
- private:
-  c10::SmallVector<at::Tensor, 2> held_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // to, from
-};
 
 // What is known of a work before its start.
 struct WorkInfo {
@@ -140,31 +118,7 @@ class Work : public c10d::Work {
 // A number of the calling thread that no other thread ever has, as thread ids are used again.
 uint64_t threadNumber();
 
-// Called once at the process's exit: from its return on no callback of the library touches
-// anything.
-void closeCallbacks();
-bool callbacksAreClosed();
-
-// How long a wait may leave a signal unseen.
-constexpr std::chrono::milliseconds kSlice{100};
-
 // A wait of this length is one without an end. A longer one may not be added to another or a clock.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24) * 365 * 100;
-
-// Raises KeyboardInterrupt, or whatever a Python signal handler raises, if this is the main thread
-// and a signal is pending. Needs no GIL.
-void checkSignals();
-
-// Lets go of the GIL for its lifetime if this thread has it.
-class WithoutGil {
- public:
-  WithoutGil();
-  ~WithoutGil();
-  WithoutGil(const WithoutGil&) = delete;
-  WithoutGil& operator=(const WithoutGil&) = delete;
-
- private:
-  void* state_ = nullptr;  // PyThreadState
-};
 
 }  // namespace goccl

@@ -401,7 +401,8 @@ func apiGroupEnd(
 func apiGroupDrop(handle C.goccl_comm, thread C.uint64_t, reason *C.char) C.goccl_result {
 	return onComm("group_drop", handle, func(c *commHandle) error {
 		b, err := c.endBatch(thread, "group_drop")
-		if err == nil && collectives(b.operations) > 0 {
+		// In another epoch no peer waits for them.
+		if err == nil && collectives(b.operations) > 0 && b.epoch == c.comm.Epoch() {
 			c.comm.Refuse(text(reason))
 		}
 		return err

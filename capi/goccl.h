@@ -846,7 +846,8 @@ goccl_result goccl_group_start(goccl_comm comm);
 goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work *work);
 
 /* Ends a batch of this thread without starting it. Where it has collectives peers are told, as by
- * goccl_refuse() with that reason, which may be NULL: they would wait for them. Never blocks. */
+ * goccl_refuse() with that reason, which may be NULL: they would wait for them, unless the
+ * communicator has begun another epoch since goccl_group_start(). Never blocks. */
 goccl_result goccl_group_drop(goccl_comm comm, const char *reason);
 
 #ifdef __cplusplus

@@ -33,7 +33,8 @@ type commHandle struct {
 // batch is what a thread has called between goccl_group_start() and goccl_group_end().
 type batch struct {
 	operations []core.Operation
-	refused    error // the first call that was bad
+	refused    error  // the first call that was bad
+	epoch      uint32 // in which it was started
 }
 
 // workHandle is what a goccl_work names.
@@ -72,7 +73,7 @@ func (c *commHandle) startBatch(thread C.uint64_t) error {
 	if c.batches == nil {
 		c.batches = map[C.uint64_t]*batch{}
 	}
-	c.batches[thread] = &batch{}
+	c.batches[thread] = &batch{epoch: c.comm.Epoch()}
 	c.recording.Add(1)
 	return nil
 }

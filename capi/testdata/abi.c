@@ -710,6 +710,15 @@ static void dropped(goccl_comm comm, int rank, int size) {
   OK(goccl_barrier(child, NULL, NULL));
   OK(goccl_destroy(child));
   GIVES(GOCCL_INVALID_HANDLE, goccl_group_drop(child, NULL));
+  /* In another epoch nobody waits for it. */
+  if (rank == 0) {
+    OK(goccl_group_start(comm));
+    OK(goccl_barrier(comm, NULL, NULL));
+  }
+  OK(goccl_renew(comm));
+  if (rank == 0) OK(goccl_group_drop(comm, "of the epoch before"));
+  OK(goccl_allreduce(comm, &rank, &out, 1, GOCCL_INT32, GOCCL_SUM, NULL, NULL, NULL));
+  TRUE(out == size * (size - 1) / 2);
 
   OK(goccl_barrier(comm, NULL, NULL));
   if (rank == 0) {

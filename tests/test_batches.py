@@ -501,3 +501,50 @@ def test_abort_in_a_batch(make_world):
     world = make_world(2)
     world.run(join)
     world.run(run_abort)
+
+
+def run_other_members(rank):
+    """A thread recovers the group, in which another one has a batch. Of that nobody else hears."""
+    group = dist.group.WORLD
+    if rank.rank == 0:
+        start()
+        work = record()
+        future = work.get_future()
+    assert on_a_thread(goccl.Communicator().recover) is None
+    if rank.rank == 0:
+        assert_dropped(work, future, "goes on with other members")
+        with pytest.raises(ValueError, match="no batch is open"):
+            end()
+    check(group)
+
+
+@pytest.mark.skipif(torch.__version__ < "2.15", reason="members of an older torch cannot change")
+def test_recovery_in_a_batch(make_world):
+    world = make_world(2)
+    world.run(join)
+    world.run(run_other_members)
+
+
+def overlapping(group, recorded):
+    both = torch.ones(16)
+    with _coalescing_manager(group, CPU):
+        for _ in range(recorded):
+            dist.broadcast(torch.ones(8), group_src=0, group=group)
+        dist.all_to_all_single(both[:8], both[4:12], group=group)
+
+
+def run_refused_by_the_library(rank):
+    """What the backend does not check itself is refused at the call, and told once."""
+    for group in (dist.group.WORLD, dist.new_group()):
+        for recorded in (0, 1):
+            calls = group._get_sequence_number_for_group()
+            with pytest.raises(ValueError, match="overlap"):
+                overlapping(group, recorded)
+            assert group._get_sequence_number_for_group() == calls + 1
+            check(group)
+
+
+def test_refused_by_the_library(make_world):
+    world = make_world(2)
+    world.run(join)
+    world.run(run_refused_by_the_library)

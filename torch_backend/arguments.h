@@ -79,6 +79,10 @@ inline void checkRoot(int64_t root, int size, const char* name) {
               size - 1);
 }
 
+inline void checkRootTensor(int64_t tensor, const char* name) {
+  GOCCL_CHECK(tensor == 0, name, "invalid root tensor: ", tensor, ", allowed is 0");
+}
+
 // The list of lists that old multi-device interfaces have: one inner list, with a tensor for every
 // rank.
 inline const std::vector<at::Tensor>& onePerRank(const std::vector<std::vector<at::Tensor>>& lists,

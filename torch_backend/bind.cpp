@@ -9,12 +9,10 @@
 #include <torch/version.h>
 
 #include "communicator.h"
-#include "checkpoint.h"
-#include "library.h"
 #include "error.h"
-#include "log.h"
 #include "interpreter.h"
-#include "members.h"
+#include "library.h"
+#include "log.h"
 #include "memory.h"
 #include "options.h"
 #include "process_group.h"
@@ -29,25 +27,19 @@ using goccl::Options;
 using goccl::ProcessGroupGoccl;
 using goccl::written;
 
-std::string info() {
-  return written([](char* json, size_t size, size_t* needed) {
-    return goccl::library().info(json, size, needed);
-  });
-}
+std::string info() { return written(goccl::library().info); }
 
 std::string planInfo(const std::string& collective, int ranks, int ranksPerHost, int ranksPerDomain,
                      bool byTurns, const std::string& transport, uint64_t bytes) {
-  return written([&](char* json, size_t size, size_t* needed) {
-    return goccl::library().plan_info(collective.c_str(), ranks, ranksPerHost, ranksPerDomain,
-                                      byTurns, transport.c_str(), bytes, json, size, needed);
-  });
+  return written(goccl::library().plan_info, collective.c_str(), ranks, ranksPerHost,
+                 ranksPerDomain, byTurns, transport.c_str(), bytes);
 }
 
 // Ends what is left when the process goes. A library that is not loaded stays so.
 void leaveGroups() {
   if (const goccl::Library* lib = goccl::loadedLibrary()) {
     lib->shutdown();
-    goccl::closeCallbacks();
+    goccl::Passage::close();
     goccl::closeLog();
   }
 }

@@ -1,4 +1,4 @@
-#include "checkpoint.h"
+#include "communicator.h"
 
 #include <memory>
 #include <optional>
@@ -9,8 +9,8 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "blocking.h"
 #include "given.h"
+#include "work.h"
 
 namespace py = pybind11;
 
@@ -92,39 +92,38 @@ Raises:
 }  // namespace
 
 void ProcessGroupGoccl::checkpoint(std::string global, std::string local, int replicas) {
-  const auto models = std::make_shared<const std::pair<std::string, std::string>>(std::move(global),
-                                                                                  std::move(local));
+  using Models = std::pair<std::string, std::string>;
+  // The library reads them to the work's end, also where nobody waits for that any more.
+  auto models = std::make_unique<const Models>(std::move(global), std::move(local));
   const goccl_comm comm = this->comm();
-  runWatched(comm, [comm, models, replicas] {
-    const auto& [global, local] = *models;
-    check(library().checkpoint(comm, global.data(), global.size(), local.data(), local.size(),
-                               replicas));
-  });
+  goccl_work work = 0;
+  check(library().checkpoint_async(comm, models->first.data(), models->first.size(),
+                                   models->second.data(), models->second.size(), replicas, &work));
+  library().work_on_done(
+      work, [](void* done, goccl_result, const char*) { delete static_cast<const Models*>(done); },
+      const_cast<Models*>(models.release()));
+  await(work, comm);
 }
 
 Checkpoint ProcessGroupGoccl::loadCheckpoint() {
-  const auto loaded = std::make_shared<Checkpoint>();
   const goccl_comm comm = this->comm();
-  runWatched(comm, [comm, loaded] {
-    const void* global = nullptr;
-    const void* local = nullptr;
-    size_t global_size = 0;
-    size_t local_size = 0;
-    check(library().load_checkpoint(comm, &loaded->version, &global, &global_size, &local,
-                                    &local_size));
-    loaded->global.assign(static_cast<const char*>(global), global_size);
-    loaded->local.assign(static_cast<const char*>(local), local_size);
-    for (const goccl_orphan& o : listed<goccl_orphan>(library().orphans, comm)) {
-      loaded->orphans.push_back({o.rank, std::nullopt});
-      if (o.local_model != nullptr) {
-        loaded->orphans.back().model.emplace(static_cast<const char*>(o.local_model), o.size);
-      }
+  Checkpoint loaded;
+  const void* global = nullptr;
+  const void* local = nullptr;
+  size_t global_size = 0;
+  size_t local_size = 0;
+  run(comm, library().load_checkpoint_async, comm, &loaded.version, &global, &global_size, &local,
+      &local_size);
+  loaded.global.assign(static_cast<const char*>(global), global_size);
+  loaded.local.assign(static_cast<const char*>(local), local_size);
+  for (const goccl_orphan& o : listed<goccl_orphan>(library().orphans, comm)) {
+    loaded.orphans.push_back({o.rank, std::nullopt});
+    if (o.local_model != nullptr) {
+      loaded.orphans.back().model.emplace(static_cast<const char*>(o.local_model), o.size);
     }
-  });
-  return std::move(*loaded);
+  }
+  return loaded;
 }
-
-uint64_t ProcessGroupGoccl::versionNumber() const { return ask(library().version_number, comm()); }
 
 void bindCheckpoint(GroupClass& type) { bind(type); }
 

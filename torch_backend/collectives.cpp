@@ -2,6 +2,7 @@
 // handed to the library as one call or several.
 
 #include <map>
+#include <tuple>
 
 #include "arguments.h"
 #include "dtypes.h"
@@ -16,21 +17,108 @@ using std::chrono::milliseconds;
 
 namespace {
 
-// Checks a list that has a tensor for every rank, each by `check`, and all of one type.
-void checkList(const std::vector<at::Tensor>& list, at::ScalarType type, const char* name,
-               const char* argument, void (*check)(const at::Tensor&, const char*, Argument)) {
+constexpr Kind kBroadcast{OpType::BROADCAST, "goccl:broadcast", "broadcast"};
+constexpr Kind kAllReduce{OpType::ALLREDUCE, "goccl:all_reduce", "allreduce"};
+constexpr Kind kAllReduceSparse{OpType::_ALLREDUCE_SPARSE, "goccl:sparse_all_reduce"};
+constexpr Kind kAllReduceCoalesced{OpType::ALLREDUCE_COALESCED, "goccl:all_reduce", "allreduce"};
+constexpr Kind kReduce{OpType::REDUCE, "goccl:reduce", "reduce"};
+constexpr Kind kAllGather{OpType::ALLGATHER, "goccl:all_gather", "allgather"};
+constexpr Kind kAllGatherBase{OpType::_ALLGATHER_BASE, "goccl:_all_gather_base", "allgather"};
+constexpr Kind kAllGatherCoalesced{OpType::ALLGATHER_COALESCED, "goccl:all_gather", "allgather"};
+constexpr Kind kAllGatherBases{OpType::COALESCED, "goccl:all_gather_into_tensor_coalesced"};
+constexpr Kind kGather{OpType::GATHER, "goccl:gather", "gather"};
+constexpr Kind kScatter{OpType::SCATTER, "goccl:scatter", "scatter"};
+constexpr Kind kReduceScatter{OpType::REDUCE_SCATTER, "goccl:reduce_scatter", "reduce_scatter"};
+constexpr Kind kReduceScatterBase{OpType::_REDUCE_SCATTER_BASE, "goccl:_reduce_scatter_base",
+                                  "reduce_scatter"};
+constexpr Kind kReduceScatterBases{OpType::COALESCED, "goccl:reduce_scatter_tensor_coalesced"};
+constexpr Kind kAllToAll{OpType::ALLTOALL, "goccl:all_to_all", "alltoall"};
+constexpr Kind kAllToAllBase{OpType::ALLTOALL_BASE, "goccl:all_to_all", "alltoall"};
+constexpr Kind kSend{OpType::SEND, "goccl:send", "send"};
+constexpr Kind kRecv{OpType::RECV, "goccl:recv", "recv"};
+constexpr Kind kRecvAnySource{OpType::RECVANYSOURCE, "goccl:recvAnySource", "recv"};
+constexpr Kind kBarrier{OpType::BARRIER, "goccl:barrier", "barrier"};
+constexpr Kind kMonitoredBarrier{OpType::BARRIER, "goccl:monitored_barrier", "barrier"};
+
+// An argument as C takes it.
+template <typename T>
+const T& asC(const T& argument) {
+  return argument;
+}
+template <typename T>
+const T* asC(const std::vector<T>& list) {
+  return list.data();
+}
+const double* asC(const std::array<double, 2>& factor) { return factor.data(); }
+
+// A call of the library of which communicator, options and work handle are open. It keeps lists.
+template <typename Function, typename... Arguments>
+auto callOf(Function function, Arguments... arguments) {
+  return [function, all = std::make_tuple(std::move(arguments)...)](
+             goccl_comm comm, const goccl_call* call, goccl_work* work) {
+    return std::apply([&](const auto&... each) { return function(comm, asC(each)..., call, work); },
+                      all);
+  };
+}
+
+// The calls that `make` makes of 0 to n-1.
+template <typename Make>
+auto callsOf(size_t n, Make make) {
+  std::vector<decltype(make(n))> calls;
+  for (const auto i : c10::irange(n)) {
+    calls.push_back(make(i));
+  }
+  return calls;
+}
+
+// Checks that all tensors of a list are of one type, and can be read (const void*) or written
+// (void*), and takes their memory.
+template <typename Pointer>
+std::vector<Pointer> blocksOf(Buffers& buffers, at::TensorList list, at::ScalarType type,
+                              const char* name, const char* argument) {
+  std::vector<Pointer> blocks;
   for (const auto i : c10::irange(list.size())) {
-    check(list[i], name, {argument, static_cast<int64_t>(i)});
-    checkType(list[i], type, name, {argument, static_cast<int64_t>(i)});
+    const Argument each{argument, static_cast<int64_t>(i)};
+    checkTensor(list[i], name, each);
+    checkType(list[i], type, name, each);
+    if constexpr (std::is_const_v<std::remove_pointer_t<Pointer>>) {
+      blocks.push_back(buffers.in(list[i]));
+    } else {
+      checkOutput(list[i], name, each);
+      blocks.push_back(buffers.out(list[i]));
+    }
+  }
+  return blocks;
+}
+
+std::vector<uint64_t> countsOf(at::TensorList list, ElementType type) {
+  std::vector<uint64_t> counts;
+  for (const at::Tensor& tensor : list) {
+    counts.push_back(countOf(tensor, type));
+  }
+  return counts;
+}
+
+void checkCounts(at::TensorList list, int64_t expected, const char* name, const char* argument,
+                 const char* reason) {
+  for (const auto i : c10::irange(list.size())) {
+    checkCount(list[i], expected, name, {argument, static_cast<int64_t>(i)}, reason);
   }
 }
 
 // Checks that every input has its output.
-void checkPairs(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs,
-                const char* name) {
+void checkPairs(at::TensorList outputs, at::TensorList inputs, const char* name) {
   GOCCL_CHECK(outputs.size() == inputs.size(), name,
               "requires input/output tensor lists to have the same length, got ", inputs.size(),
               " inputs and ", outputs.size(), " outputs");
+}
+
+// Checks the output of one tensor that has the inputs of all ranks.
+void checkGathered(const at::Tensor& output, const at::Tensor& input, int size, const char* name) {
+  checkOutput(output, name, {"output"});
+  checkType(output, input.scalar_type(), name, {"output"});
+  checkCount(output, input.numel() * size, name, {"output"},
+             "output tensor size must be equal to world_size times input tensor size");
 }
 
 }  // namespace
@@ -46,96 +134,73 @@ auto ProcessGroupGoccl::broadcastCall(Buffers& buffers, const at::Tensor& tensor
     memory = buffers.out(tensor);
   }
   const ElementType type = movedAs(tensor.scalar_type());
-  return [=, count = countOf(tensor, type)](goccl_comm comm, const goccl_call* call,
-                                            goccl_work* work) {
-    return library().broadcast(comm, memory, count, type.dtype, static_cast<int>(root), call, work);
-  };
+  return callOf(library().broadcast, memory, countOf(tensor, type), type.dtype, root);
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::broadcast(std::vector<at::Tensor>& tensors,
-                                                       const c10d::BroadcastOptions& opts) {
-  Buffers buffers;
-  auto call = guarded([&] {
+WorkPtr ProcessGroupGoccl::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
+  return start({kBroadcast, tensors, tensors, opts.timeout, opts.asyncOp}, [&](Operation& o) {
     const at::Tensor& tensor = single(tensors, "broadcast", "");
-    GOCCL_CHECK(opts.rootTensor == 0, "broadcast", "invalid root tensor: ", opts.rootTensor,
-                ", allowed is 0");
-    return broadcastCall(buffers, tensor, opts.rootRank);
+    checkRootTensor(opts.rootTensor, "broadcast");
+    return broadcastCall(o.buffers, tensor, opts.rootRank);
   });
-  return start({OpType::BROADCAST, "goccl:broadcast", tensors, tensors, opts.timeout, opts.asyncOp},
-               std::move(buffers), std::move(call));
 }
 
 void ProcessGroupGoccl::broadcastNow(const at::Tensor& tensor, int64_t root) {
-  Buffers buffers;
-  auto call = guarded([&] { return broadcastCall(buffers, tensor, root); });
-  runNow({OpType::BROADCAST, "goccl:broadcast", tensor, {}}, std::move(buffers), std::move(call));
+  runNow({kBroadcast, tensor, {}},
+         [&](Operation& o) { return broadcastCall(o.buffers, tensor, root); });
 }
 
 auto ProcessGroupGoccl::allReduceCall(Buffers& buffers, const at::Tensor& tensor,
                                       const c10d::ReduceOp& op) {
   checkOutput(tensor, "allreduce", {"tensor"});
-  const goccl_dtype dtype = reducedAs(tensor.scalar_type(), "allreduce");
-  const Reduction reduction = reductionOf(op, tensor.scalar_type(), "allreduce");
+  const Reduction by = reductionOf(op, tensor.scalar_type(), "allreduce");
   void* memory = buffers.inOut(tensor);
-  return [=, count = static_cast<uint64_t>(tensor.numel())](goccl_comm comm, const goccl_call* call,
-                                                            goccl_work* work) {
-    return library().allreduce(comm, memory, memory, count, dtype, reduction.op,
-                               reduction.factor.data(), call, work);
-  };
+  return callOf(library().allreduce, memory, memory, tensor.numel(), by.dtype, by.op, by.factor);
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce(std::vector<at::Tensor>& tensors,
-                                                       const c10d::AllreduceOptions& opts) {
+WorkPtr ProcessGroupGoccl::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   if (tensors.size() == 1 && tensors[0].defined() && tensors[0].is_sparse()) {
     return allreduce_sparse(tensors, opts);
   }
-  Buffers buffers;
-  auto call = guarded(
-      [&] { return allReduceCall(buffers, single(tensors, "allreduce", ""), opts.reduceOp); });
-  return start(
-      {OpType::ALLREDUCE, "goccl:all_reduce", tensors, tensors, opts.timeout, opts.asyncOp},
-      std::move(buffers), std::move(call));
+  return start({kAllReduce, tensors, tensors, opts.timeout, opts.asyncOp}, [&](Operation& o) {
+    return allReduceCall(o.buffers, single(tensors, "allreduce", ""), opts.reduceOp);
+  });
 }
 
 void ProcessGroupGoccl::allReduceNow(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  Buffers buffers;
-  auto call = guarded([&] { return allReduceCall(buffers, tensor, op); });
-  runNow({OpType::ALLREDUCE, "goccl:all_reduce", tensor, {}}, std::move(buffers), std::move(call));
+  runNow({kAllReduce, tensor, {}},
+         [&](Operation& o) { return allReduceCall(o.buffers, tensor, op); });
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_coalesced(
-    std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& opts) {
+WorkPtr ProcessGroupGoccl::allreduce_coalesced(Tensors& tensors,
+                                               const c10d::AllreduceCoalescedOptions& opts) {
+  const char* name = "allreduce_coalesced";
   struct Part {
+    Reduction by;
     std::vector<void*> memory;
     std::vector<uint64_t> counts;
   };
-  Buffers buffers;
-  std::vector<Call> calls;
-  guarded([&] {
-    GOCCL_CHECK(!tensors.empty(), "allreduce_coalesced", "requires non-empty tensor list");
-    // Ordered, so that all ranks start the parts in one order.
-    std::map<at::ScalarType, Part> parts;
+  Operation operation{kAllReduceCoalesced, tensors, tensors, opts.timeout, opts.asyncOp};
+  return startAll(std::move(operation), [&](Operation& o) {
+    GOCCL_CHECK(!tensors.empty(), name, "requires non-empty tensor list");
+    std::map<at::ScalarType, Part> ordered;  // so that all ranks start the parts in one order
     for (const auto i : c10::irange(tensors.size())) {
-      const at::Tensor& tensor = tensors[i];
-      checkOutput(tensor, "allreduce_coalesced", {"tensors", static_cast<int64_t>(i)});
-      Part& part = parts[tensor.scalar_type()];
-      part.memory.push_back(buffers.inOut(tensor));
-      part.counts.push_back(tensor.numel());
+      checkOutput(tensors[i], name, {"tensors", static_cast<int64_t>(i)});
+      Part& part = ordered[tensors[i].scalar_type()];
+      part.memory.push_back(o.buffers.inOut(tensors[i]));
+      part.counts.push_back(tensors[i].numel());
     }
-    for (auto& [type, part] : parts) {
-      const goccl_dtype dtype = reducedAs(type, "allreduce_coalesced");
-      const Reduction reduction = reductionOf(opts.reduceOp, type, "allreduce_coalesced");
-      calls.emplace_back(
-          [=, part = std::move(part)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
-            return library().allreduce_coalesced(
-                comm, static_cast<int>(part.memory.size()), part.memory.data(), part.memory.data(),
-                part.counts.data(), dtype, reduction.op, reduction.factor.data(), call, work);
-          });
+    std::vector<Part> parts;
+    for (auto& [type, part] : ordered) {
+      part.by = reductionOf(opts.reduceOp, type, name);
+      parts.push_back(std::move(part));
     }
+    return callsOf(parts.size(), [&](size_t i) {
+      const auto& [by, memory, counts] = parts[i];
+      return callOf(library().allreduce_coalesced, static_cast<int>(memory.size()), memory, memory,
+                    counts, by.dtype, by.op, by.factor);
+    });
   });
-  return startAll({OpType::ALLREDUCE_COALESCED, "goccl:all_reduce", tensors, tensors, opts.timeout,
-                   opts.asyncOp},
-                  std::move(buffers), std::move(calls));
 }
 
 auto ProcessGroupGoccl::reduceCall(Buffers& buffers, const at::Tensor& tensor,
@@ -150,286 +215,182 @@ auto ProcessGroupGoccl::reduceCall(Buffers& buffers, const at::Tensor& tensor,
     checkTensor(tensor, "reduce", {"tensor"});
     in = buffers.in(tensor);
   }
-  const goccl_dtype dtype = reducedAs(tensor.scalar_type(), "reduce");
-  const Reduction reduction = reductionOf(op, tensor.scalar_type(), "reduce");
-  return [=, count = static_cast<uint64_t>(tensor.numel())](goccl_comm comm, const goccl_call* call,
-                                                            goccl_work* work) {
-    return library().reduce(comm, in, out, count, dtype, reduction.op, reduction.factor.data(),
-                            static_cast<int>(root), call, work);
-  };
+  const Reduction by = reductionOf(op, tensor.scalar_type(), "reduce");
+  return callOf(library().reduce, in, out, tensor.numel(), by.dtype, by.op, by.factor, root);
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce(std::vector<at::Tensor>& tensors,
-                                                    const c10d::ReduceOptions& opts) {
-  Buffers buffers;
-  auto call = guarded([&] {
+WorkPtr ProcessGroupGoccl::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  return start({kReduce, tensors, tensors, opts.timeout, opts.asyncOp}, [&](Operation& o) {
     const at::Tensor& tensor = single(tensors, "reduce", "");
-    GOCCL_CHECK(opts.rootTensor == 0, "reduce", "invalid root tensor: ", opts.rootTensor,
-                ", allowed is 0");
-    return reduceCall(buffers, tensor, opts.reduceOp, opts.rootRank);
+    checkRootTensor(opts.rootTensor, "reduce");
+    return reduceCall(o.buffers, tensor, opts.reduceOp, opts.rootRank);
   });
-  return start({OpType::REDUCE, "goccl:reduce", tensors, tensors, opts.timeout, opts.asyncOp},
-               std::move(buffers), std::move(call));
 }
 
 void ProcessGroupGoccl::reduceNow(const at::Tensor& tensor, int64_t root,
                                   const c10d::ReduceOp& op) {
-  Buffers buffers;
-  auto call = guarded([&] { return reduceCall(buffers, tensor, op, root); });
-  runNow({OpType::REDUCE, "goccl:reduce", tensor, {}}, std::move(buffers), std::move(call));
+  runNow({kReduce, tensor, {}},
+         [&](Operation& o) { return reduceCall(o.buffers, tensor, op, root); });
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather(
-    std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
-    const c10d::AllgatherOptions& opts) {
-  Buffers buffers;
-  auto call = guarded([&] {
+WorkPtr ProcessGroupGoccl::allgather(TensorLists& outputs, Tensors& inputs,
+                                     const c10d::AllgatherOptions& opts) {
+  return start({kAllGather, inputs, {}, opts.timeout, opts.asyncOp}, [&](Operation& o) {
     const at::Tensor& input = single(inputs, "allgather", "input ");
-    const auto& list = onePerRank(outputs, size_, "allgather", "output");
+    o.outputs = onePerRank(outputs, size_, "allgather", "output");
     checkTensor(input, "allgather", {"input"});
     const ElementType type = movedAs(input.scalar_type());
-    const void* in = buffers.in(input);
-    std::vector<void*> out;
-    std::vector<uint64_t> counts;
-    checkList(list, input.scalar_type(), "allgather", "outputs", checkOutput);
-    for (const at::Tensor& block : list) {
-      out.push_back(buffers.out(block));
-      counts.push_back(countOf(block, type));
-    }
-    checkCount(list[rank_], input.numel(), "allgather", {"outputs", rank_},
+    const void* in = o.buffers.in(input);
+    auto out = blocksOf<void*>(o.buffers, o.outputs, input.scalar_type(), "allgather", "outputs");
+    checkCount(o.outputs[rank_], input.numel(), "allgather", {"outputs", rank_},
                "it receives this rank's input");
-    return [=, out = std::move(out), counts = std::move(counts)](
-               goccl_comm comm, const goccl_call* call, goccl_work* work) {
-      return library().allgather(comm, in, out.data(), counts.data(), type.dtype, call, work);
-    };
+    return callOf(library().allgather, in, std::move(out), countsOf(o.outputs, type), type.dtype);
   });
-  return start(
-      {OpType::ALLGATHER, "goccl:all_gather", inputs, outputs[0], opts.timeout, opts.asyncOp},
-      std::move(buffers), std::move(call));
 }
 
 auto ProcessGroupGoccl::allGatherCall(Buffers& buffers, const at::Tensor& output,
                                       const at::Tensor& input, const char* name) {
   checkTensor(input, name, {"input"});
-  checkOutput(output, name, {"output"});
-  checkType(output, input.scalar_type(), name, {"output"});
-  checkCount(output, input.numel() * size_, name, {"output"},
-             "output tensor size must be equal to world_size times input tensor size");
+  checkGathered(output, input, size_, name);
   const ElementType type = movedAs(input.scalar_type());
   const std::vector<uint64_t> counts(size_, countOf(input, type));
-  return [=, in = buffers.in(input),
-          out = blockStarts(buffers.out(output), counts, itemSize(input, type))](
-             goccl_comm comm, const goccl_call* call, goccl_work* work) {
-    return library().allgather(comm, in, out.data(), counts.data(), type.dtype, call, work);
-  };
+  const void* in = buffers.in(input);
+  return callOf(library().allgather, in,
+                blockStarts(buffers.out(output), counts, itemSize(input, type)), counts,
+                type.dtype);
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                                             const c10d::AllgatherOptions& opts) {
-  Buffers buffers;
-  auto call = guarded([&] { return allGatherCall(buffers, output, input, "_allgather_base"); });
-  return start({OpType::_ALLGATHER_BASE,
-                "goccl:_all_gather_base",
-                input,
-                {output},
-                opts.timeout,
-                opts.asyncOp},
-               std::move(buffers), std::move(call));
+WorkPtr ProcessGroupGoccl::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                           const c10d::AllgatherOptions& opts) {
+  return start({kAllGatherBase, input, {output}, opts.timeout, opts.asyncOp}, [&](Operation& o) {
+    return allGatherCall(o.buffers, output, input, "_allgather_base");
+  });
 }
 
 void ProcessGroupGoccl::allGatherNow(const at::Tensor& output, const at::Tensor& input) {
-  Buffers buffers;
-  auto call = guarded([&] { return allGatherCall(buffers, output, input, "_allgather_base"); });
-  runNow({OpType::_ALLGATHER_BASE, "goccl:_all_gather_base", input, {}}, std::move(buffers),
-         std::move(call));
+  runNow({kAllGatherBase, input, {}},
+         [&](Operation& o) { return allGatherCall(o.buffers, output, input, "_allgather_base"); });
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather_coalesced(
-    std::vector<std::vector<at::Tensor>>& outputLists, std::vector<at::Tensor>& inputs,
-    const c10d::AllgatherOptions& opts) {
+WorkPtr ProcessGroupGoccl::allgather_coalesced(TensorLists& outputLists, Tensors& inputs,
+                                               const c10d::AllgatherOptions& opts) {
   const char* name = "allgather_coalesced";
-  std::vector<at::Tensor> outputs;
-  Buffers buffers;
-  std::vector<Call> calls;
-  guarded([&] {
+  return startAll({kAllGatherCoalesced, inputs, {}, opts.timeout, opts.asyncOp}, [&](Operation& o) {
     GOCCL_CHECK(!inputs.empty(), name, "requires non-empty input tensor list");
     checkLength(outputLists.size(), size_, name, "output_lists");
     for (const auto rank : c10::irange(outputLists.size())) {
-      GOCCL_CHECK(outputLists[rank].size() == inputs.size(), name, "invalid output size: list ",
-                  rank, " of `output_lists` has ", outputLists[rank].size(), " tensors, expected ",
-                  inputs.size(), " as in `inputs`");
-      outputs.insert(outputs.end(), outputLists[rank].begin(), outputLists[rank].end());
+      const auto& list = outputLists[rank];
+      GOCCL_CHECK(list.size() == inputs.size(), name, "invalid output size: list ", rank,
+                  " of `output_lists` has ", list.size(), " tensors, expected ", inputs.size(),
+                  " as in `inputs`");
+      o.outputs.insert(o.outputs.end(), list.begin(), list.end());
     }
-    for (const auto i : c10::irange(inputs.size())) {
-      checkTensor(inputs[i], name, {"inputs", static_cast<int64_t>(i)});
-      const ElementType type = movedAs(inputs[i].scalar_type());
-      const std::vector<uint64_t> counts(size_, countOf(inputs[i], type));
-      std::vector<void*> out;
+    return callsOf(inputs.size(), [&](size_t i) {
+      const at::Tensor& input = inputs[i];
+      checkTensor(input, name, {"inputs", static_cast<int64_t>(i)});
+      const ElementType type = movedAs(input.scalar_type());
+      Tensors outputs;
       for (const auto& list : outputLists) {
-        const Argument argument{"output_lists", static_cast<int64_t>(i)};
-        checkOutput(list[i], name, argument);
-        checkType(list[i], inputs[i].scalar_type(), name, argument);
-        checkCount(list[i], inputs[i].numel(), name, argument, "outputs are of the input's size");
-        out.push_back(buffers.out(list[i]));
+        outputs.push_back(list[i]);
       }
-      calls.emplace_back([=, in = buffers.in(inputs[i]), out = std::move(out)](
-                             goccl_comm comm, const goccl_call* call, goccl_work* work) {
-        return library().allgather(comm, in, out.data(), counts.data(), type.dtype, call, work);
-      });
-    }
+      auto out = blocksOf<void*>(o.buffers, outputs, input.scalar_type(), name, "output_lists");
+      checkCounts(outputs, input.numel(), name, "output_lists", "outputs are of the input's size");
+      return callOf(library().allgather, o.buffers.in(input), std::move(out),
+                    countsOf(outputs, type), type.dtype);
+    });
   });
-  return startAll({OpType::ALLGATHER_COALESCED, "goccl:all_gather", inputs, std::move(outputs),
-                   opts.timeout, opts.asyncOp},
-                  std::move(buffers), std::move(calls));
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::allgather_into_tensor_coalesced(
-    std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
-    const c10d::AllgatherOptions& opts) {
+WorkPtr ProcessGroupGoccl::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                           const c10d::AllgatherOptions& opts) {
   const char* name = "allgather_into_tensor_coalesced";
-  Buffers buffers;
-  std::vector<Call> calls;
-  guarded([&] {
-    checkPairs(outputs, inputs, name);
-    for (const auto i : c10::irange(inputs.size())) {
-      calls.push_back(allGatherCall(buffers, outputs[i], inputs[i], name));
-    }
-  });
-  return startAll({OpType::COALESCED, "goccl:all_gather_into_tensor_coalesced", inputs, outputs,
-                   opts.timeout, opts.asyncOp},
-                  std::move(buffers), std::move(calls));
+  return startAll({kAllGatherBases, inputs, outputs, opts.timeout, opts.asyncOp},
+                  [&](Operation& o) {
+                    checkPairs(outputs, inputs, name);
+                    return callsOf(inputs.size(), [&](size_t i) {
+                      return allGatherCall(o.buffers, outputs[i], inputs[i], name);
+                    });
+                  });
 }
 
 auto ProcessGroupGoccl::gatherCall(Buffers& buffers, std::vector<void*> out,
                                    const at::Tensor& input, int64_t root) {
   const ElementType type = movedAs(input.scalar_type());
-  return [=, in = buffers.in(input), out = std::move(out), count = countOf(input, type)](
-             goccl_comm comm, const goccl_call* call, goccl_work* work) {
-    return library().gather(comm, in, out.empty() ? nullptr : out.data(), count, type.dtype,
-                            static_cast<int>(root), call, work);
-  };
+  return callOf(library().gather, buffers.in(input), std::move(out), countOf(input, type),
+                type.dtype, root);
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::gather(std::vector<std::vector<at::Tensor>>& outputs,
-                                                    std::vector<at::Tensor>& inputs,
-                                                    const c10d::GatherOptions& opts) {
-  Buffers buffers;
-  std::vector<at::Tensor> received;
-  auto call = guarded([&] {
+WorkPtr ProcessGroupGoccl::gather(TensorLists& outputs, Tensors& inputs,
+                                  const c10d::GatherOptions& opts) {
+  return start({kGather, inputs, {}, opts.timeout, opts.asyncOp}, [&](Operation& o) {
     const at::Tensor& input = single(inputs, "gather", "input ");
     checkRoot(opts.rootRank, size_, "gather");
     checkTensor(input, "gather", {"input"});
     std::vector<void*> out;
     if (rank_ == opts.rootRank) {
-      received = onePerRank(outputs, size_, "gather", "output");
-      checkList(received, input.scalar_type(), "gather", "outputs", checkOutput);
-      for (const auto i : c10::irange(received.size())) {
-        checkCount(received[i], input.numel(), "gather", {"outputs", static_cast<int64_t>(i)},
-                   "outputs are of the input's size");
-        out.push_back(buffers.out(received[i]));
-      }
+      o.outputs = onePerRank(outputs, size_, "gather", "output");
+      out = blocksOf<void*>(o.buffers, o.outputs, input.scalar_type(), "gather", "outputs");
+      checkCounts(o.outputs, input.numel(), "gather", "outputs", "outputs are of the input's size");
     } else {
       GOCCL_CHECK(outputs.empty(), "gather", "requires empty output on non-root, got ",
                   outputs.size(), " lists");
     }
-    return gatherCall(buffers, std::move(out), input, opts.rootRank);
+    return gatherCall(o.buffers, std::move(out), input, opts.rootRank);
   });
-  return start(
-      {OpType::GATHER, "goccl:gather", inputs, std::move(received), opts.timeout, opts.asyncOp},
-      std::move(buffers), std::move(call));
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::gather_into_tensor(at::Tensor& output,
-                                                                at::Tensor& input,
-                                                                const c10d::GatherOptions& opts) {
+WorkPtr ProcessGroupGoccl::gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                                              const c10d::GatherOptions& opts) {
   const char* name = "gather_into_tensor";
-  Buffers buffers;
-  std::vector<at::Tensor> received;
-  auto call = guarded([&] {
+  return start({kGather, input, {}, opts.timeout, opts.asyncOp}, [&](Operation& o) {
     checkRoot(opts.rootRank, size_, name);
     checkTensor(input, name, {"input"});
     std::vector<void*> out;
     if (rank_ == opts.rootRank) {
-      checkOutput(output, name, {"output"});
-      checkType(output, input.scalar_type(), name, {"output"});
-      checkCount(output, input.numel() * size_, name, {"output"},
-                 "output tensor size must be equal to world_size times input tensor size");
+      checkGathered(output, input, size_, name);
+      o.outputs = {output};
       const std::vector<uint64_t> counts(size_, static_cast<uint64_t>(input.numel()));
-      out = blockStarts(buffers.out(output), counts, input.element_size());
-      received = {output};
+      out = blockStarts(o.buffers.out(output), counts, input.element_size());
     }
-    return gatherCall(buffers, std::move(out), input, opts.rootRank);
+    return gatherCall(o.buffers, std::move(out), input, opts.rootRank);
   });
-  return start(
-      {OpType::GATHER, "goccl:gather", input, std::move(received), opts.timeout, opts.asyncOp},
-      std::move(buffers), std::move(call));
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::scatter(std::vector<at::Tensor>& outputs,
-                                                     std::vector<std::vector<at::Tensor>>& inputs,
-                                                     const c10d::ScatterOptions& opts) {
-  Buffers buffers;
-  at::TensorList shown;
-  auto call = guarded([&] {
+WorkPtr ProcessGroupGoccl::scatter(Tensors& outputs, TensorLists& inputs,
+                                   const c10d::ScatterOptions& opts) {
+  return start({kScatter, {}, outputs, opts.timeout, opts.asyncOp}, [&](Operation& o) {
     const at::Tensor& output = single(outputs, "scatter", "output ");
     checkRoot(opts.rootRank, size_, "scatter");
     checkOutput(output, "scatter", {"output"});
-    const int root = static_cast<int>(opts.rootRank);
     const ElementType type = movedAs(output.scalar_type());
-    const uint64_t count = countOf(output, type);
-    void* out = buffers.out(output);
     std::vector<const void*> in;
-    if (rank_ == root) {
-      const auto& list = onePerRank(inputs, size_, "scatter", "input");
-      checkList(list, output.scalar_type(), "scatter", "inputs", checkTensor);
-      for (const auto i : c10::irange(list.size())) {
-        checkCount(list[i], output.numel(), "scatter", {"inputs", static_cast<int64_t>(i)},
-                   "inputs are of the output's size");
-        in.push_back(buffers.in(list[i]));
-      }
-      shown = list;
+    if (rank_ == opts.rootRank) {
+      o.inputs = onePerRank(inputs, size_, "scatter", "input");
+      in = blocksOf<const void*>(o.buffers, o.inputs, output.scalar_type(), "scatter", "inputs");
+      checkCounts(o.inputs, output.numel(), "scatter", "inputs", "inputs are of the output's size");
     } else {
       GOCCL_CHECK(inputs.empty(), "scatter", "requires empty input on non-root, got ",
                   inputs.size(), " lists");
     }
-    return [=, in = std::move(in)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
-      return library().scatter(comm, in.empty() ? nullptr : in.data(), out, count, type.dtype, root,
-                               call, work);
-    };
+    return callOf(library().scatter, std::move(in), o.buffers.out(output), countOf(output, type),
+                  type.dtype, opts.rootRank);
   });
-  return start({OpType::SCATTER, "goccl:scatter", shown, outputs, opts.timeout, opts.asyncOp},
-               std::move(buffers), std::move(call));
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce_scatter(
-    std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
-    const c10d::ReduceScatterOptions& opts) {
-  Buffers buffers;
-  auto call = guarded([&] {
-    const at::Tensor& output = single(outputs, "reduce_scatter", "output ");
-    const auto& list = onePerRank(inputs, size_, "reduce_scatter", "input");
-    checkOutput(output, "reduce_scatter", {"output"});
-    const goccl_dtype dtype = reducedAs(output.scalar_type(), "reduce_scatter");
-    const Reduction reduction = reductionOf(opts.reduceOp, output.scalar_type(), "reduce_scatter");
-    std::vector<const void*> in;
-    std::vector<uint64_t> counts;
-    checkList(list, output.scalar_type(), "reduce_scatter", "inputs", checkTensor);
-    for (const at::Tensor& block : list) {
-      in.push_back(buffers.in(block));
-      counts.push_back(block.numel());
-    }
-    checkCount(list[rank_], output.numel(), "reduce_scatter", {"inputs", rank_},
+WorkPtr ProcessGroupGoccl::reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                                          const c10d::ReduceScatterOptions& opts) {
+  const char* name = "reduce_scatter";
+  return start({kReduceScatter, {}, outputs, opts.timeout, opts.asyncOp}, [&](Operation& o) {
+    const at::Tensor& output = single(outputs, name, "output ");
+    o.inputs = onePerRank(inputs, size_, name, "input");
+    checkOutput(output, name, {"output"});
+    const Reduction by = reductionOf(opts.reduceOp, output.scalar_type(), name);
+    auto in = blocksOf<const void*>(o.buffers, o.inputs, output.scalar_type(), name, "inputs");
+    checkCount(o.inputs[rank_], output.numel(), name, {"inputs", rank_},
                "it is reduced into this rank's output");
-    void* out = buffers.out(output);
-    return [=, in = std::move(in), counts = std::move(counts)](
-               goccl_comm comm, const goccl_call* call, goccl_work* work) {
-      return library().reduce_scatter(comm, in.data(), out, counts.data(), dtype, reduction.op,
-                                      reduction.factor.data(), call, work);
-    };
+    return callOf(library().reduce_scatter, std::move(in), o.buffers.out(output),
+                  countsOf(o.inputs, {by.dtype, 1}), by.dtype, by.op, by.factor);
   });
-  return start({OpType::REDUCE_SCATTER, "goccl:reduce_scatter", inputs[0], outputs, opts.timeout,
-                opts.asyncOp},
-               std::move(buffers), std::move(call));
 }
 
 auto ProcessGroupGoccl::reduceScatterCall(Buffers& buffers, const at::Tensor& output,
@@ -440,131 +401,89 @@ auto ProcessGroupGoccl::reduceScatterCall(Buffers& buffers, const at::Tensor& ou
   checkType(output, input.scalar_type(), name, {"output"});
   checkCount(input, output.numel() * size_, name, {"input"},
              "input tensor must be the same size as output size times world size");
-  const goccl_dtype dtype = reducedAs(input.scalar_type(), name);
-  const Reduction reduction = reductionOf(op, input.scalar_type(), name);
+  const Reduction by = reductionOf(op, input.scalar_type(), name);
   const std::vector<uint64_t> counts(size_, static_cast<uint64_t>(output.numel()));
-  return [=, in = blockStarts(buffers.in(input), counts, input.element_size()),
-          out = buffers.out(output)](goccl_comm comm, const goccl_call* call, goccl_work* work) {
-    return library().reduce_scatter(comm, in.data(), out, counts.data(), dtype, reduction.op,
-                                    reduction.factor.data(), call, work);
-  };
+  auto in = blockStarts(buffers.in(input), counts, input.element_size());
+  return callOf(library().reduce_scatter, std::move(in), buffers.out(output), counts, by.dtype,
+                by.op, by.factor);
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::_reduce_scatter_base(
-    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) {
-  Buffers buffers;
-  auto call = guarded([&] {
-    return reduceScatterCall(buffers, output, input, opts.reduceOp, "_reduce_scatter_base");
-  });
-  return start({OpType::_REDUCE_SCATTER_BASE,
-                "goccl:_reduce_scatter_base",
-                input,
-                {output},
-                opts.timeout,
-                opts.asyncOp},
-               std::move(buffers), std::move(call));
+WorkPtr ProcessGroupGoccl::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                const c10d::ReduceScatterOptions& opts) {
+  const char* name = "_reduce_scatter_base";
+  return start({kReduceScatterBase, input, {output}, opts.timeout, opts.asyncOp},
+               [&](Operation& o) {
+                 return reduceScatterCall(o.buffers, output, input, opts.reduceOp, name);
+               });
 }
 
 void ProcessGroupGoccl::reduceScatterNow(const at::Tensor& output, const at::Tensor& input,
                                          const c10d::ReduceOp& op) {
-  Buffers buffers;
-  auto call = guarded(
-      [&] { return reduceScatterCall(buffers, output, input, op, "_reduce_scatter_base"); });
-  runNow({OpType::_REDUCE_SCATTER_BASE, "goccl:_reduce_scatter_base", input, {}},
-         std::move(buffers), std::move(call));
+  const char* name = "_reduce_scatter_base";
+  runNow({kReduceScatterBase, input, {}},
+         [&](Operation& o) { return reduceScatterCall(o.buffers, output, input, op, name); });
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::reduce_scatter_tensor_coalesced(
-    std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
-    const c10d::ReduceScatterOptions& opts) {
+WorkPtr ProcessGroupGoccl::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                           const c10d::ReduceScatterOptions& opts) {
   const char* name = "reduce_scatter_tensor_coalesced";
-  Buffers buffers;
-  std::vector<Call> calls;
-  guarded([&] {
-    checkPairs(outputs, inputs, name);
-    for (const auto i : c10::irange(inputs.size())) {
-      calls.push_back(reduceScatterCall(buffers, outputs[i], inputs[i], opts.reduceOp, name));
-    }
-  });
-  return startAll({OpType::COALESCED, "goccl:reduce_scatter_tensor_coalesced", inputs, outputs,
-                   opts.timeout, opts.asyncOp},
-                  std::move(buffers), std::move(calls));
+  return startAll(
+      {kReduceScatterBases, inputs, outputs, opts.timeout, opts.asyncOp}, [&](Operation& o) {
+        checkPairs(outputs, inputs, name);
+        return callsOf(inputs.size(), [&](size_t i) {
+          return reduceScatterCall(o.buffers, outputs[i], inputs[i], opts.reduceOp, name);
+        });
+      });
 }
 
 auto ProcessGroupGoccl::allToAllCall(Buffers& buffers, const at::Tensor& output,
                                      const at::Tensor& input,
                                      const std::vector<int64_t>& outputSplits,
                                      const std::vector<int64_t>& inputSplits) {
-  checkTensor(input, "alltoall_base", {"input"});
-  checkOutput(output, "alltoall_base", {"output"});
-  checkType(output, input.scalar_type(), "alltoall_base", {"output"});
+  const char* name = "alltoall_base";
+  checkTensor(input, name, {"input"});
+  checkOutput(output, name, {"output"});
+  checkType(output, input.scalar_type(), name, {"output"});
   const ElementType type = movedAs(input.scalar_type());
-  auto inCounts = splitCounts(input, inputSplits, size_, type, "alltoall_base", {"input"});
-  auto outCounts = splitCounts(output, outputSplits, size_, type, "alltoall_base", {"output"});
-  auto in = blockStarts(buffers.in(input), inCounts, itemSize(input, type));
-  auto out = blockStarts(buffers.out(output), outCounts, itemSize(input, type));
-  return [=, in = std::move(in), out = std::move(out), inCounts = std::move(inCounts),
-          outCounts = std::move(outCounts)](goccl_comm comm, const goccl_call* call,
-                                            goccl_work* work) {
-    return library().alltoall(comm, in.data(), inCounts.data(), out.data(), outCounts.data(),
-                              type.dtype, call, work);
-  };
+  const size_t item = itemSize(input, type);
+  auto inCounts = splitCounts(input, inputSplits, size_, type, name, {"input"});
+  auto outCounts = splitCounts(output, outputSplits, size_, type, name, {"output"});
+  auto in = blockStarts(buffers.in(input), inCounts, item);
+  auto out = blockStarts(buffers.out(output), outCounts, item);
+  return callOf(library().alltoall, std::move(in), std::move(inCounts), std::move(out),
+                std::move(outCounts), type.dtype);
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                                           std::vector<int64_t>& outputSplits,
-                                                           std::vector<int64_t>& inputSplits,
-                                                           const c10d::AllToAllOptions& opts) {
-  Buffers buffers;
-  auto call =
-      guarded([&] { return allToAllCall(buffers, output, input, outputSplits, inputSplits); });
-  return start(
-      {OpType::ALLTOALL_BASE, "goccl:all_to_all", input, {output}, opts.timeout, opts.asyncOp},
-      std::move(buffers), std::move(call));
+WorkPtr ProcessGroupGoccl::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                         std::vector<int64_t>& outputSplits,
+                                         std::vector<int64_t>& inputSplits,
+                                         const c10d::AllToAllOptions& opts) {
+  return start({kAllToAllBase, input, {output}, opts.timeout, opts.asyncOp}, [&](Operation& o) {
+    return allToAllCall(o.buffers, output, input, outputSplits, inputSplits);
+  });
 }
 
 void ProcessGroupGoccl::allToAllNow(const at::Tensor& output, const at::Tensor& input,
                                     const std::string& schedule) {
-  Buffers buffers;
-  auto call = guarded([&] { return allToAllCall(buffers, output, input, {}, {}); });
-  Operation operation{OpType::ALLTOALL_BASE, "goccl:all_to_all", input, {}};
+  Operation operation{kAllToAllBase, input, {}};
   operation.schedule = schedule.empty() ? nullptr : schedule.c_str();
-  runNow(std::move(operation), std::move(buffers), std::move(call));
+  runNow(std::move(operation),
+         [&](Operation& o) { return allToAllCall(o.buffers, output, input, {}, {}); });
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::alltoall(std::vector<at::Tensor>& outputs,
-                                                      std::vector<at::Tensor>& inputs,
-                                                      const c10d::AllToAllOptions& opts) {
-  Buffers buffers;
-  auto call = guarded([&] {
+WorkPtr ProcessGroupGoccl::alltoall(Tensors& outputs, Tensors& inputs,
+                                    const c10d::AllToAllOptions& opts) {
+  return start({kAllToAll, inputs, outputs, opts.timeout, opts.asyncOp}, [&](Operation& o) {
     checkLength(inputs.size(), size_, "alltoall", "inputs");
     checkLength(outputs.size(), size_, "alltoall", "outputs");
     checkTensor(inputs[0], "alltoall", {"inputs", 0});
-    const at::ScalarType scalarType = inputs[0].scalar_type();
-    const ElementType type = movedAs(scalarType);
-    std::vector<const void*> in;
-    std::vector<void*> out;
-    std::vector<uint64_t> inCounts;
-    std::vector<uint64_t> outCounts;
-    for (const auto rank : c10::irange(size_)) {
-      checkTensor(inputs[rank], "alltoall", {"inputs", rank});
-      checkType(inputs[rank], scalarType, "alltoall", {"inputs", rank});
-      checkOutput(outputs[rank], "alltoall", {"outputs", rank});
-      checkType(outputs[rank], scalarType, "alltoall", {"outputs", rank});
-      in.push_back(buffers.in(inputs[rank]));
-      out.push_back(buffers.out(outputs[rank]));
-      inCounts.push_back(countOf(inputs[rank], type));
-      outCounts.push_back(countOf(outputs[rank], type));
-    }
-    return [=, in = std::move(in), out = std::move(out), inCounts = std::move(inCounts),
-            outCounts = std::move(outCounts)](goccl_comm comm, const goccl_call* call,
-                                              goccl_work* work) {
-      return library().alltoall(comm, in.data(), inCounts.data(), out.data(), outCounts.data(),
-                                type.dtype, call, work);
-    };
+    const at::ScalarType type = inputs[0].scalar_type();
+    const ElementType element = movedAs(type);
+    auto in = blocksOf<const void*>(o.buffers, inputs, type, "alltoall", "inputs");
+    auto out = blocksOf<void*>(o.buffers, outputs, type, "alltoall", "outputs");
+    return callOf(library().alltoall, std::move(in), countsOf(inputs, element), std::move(out),
+                  countsOf(outputs, element), element.dtype);
   });
-  return start({OpType::ALLTOALL, "goccl:all_to_all", inputs, outputs, opts.timeout, opts.asyncOp},
-               std::move(buffers), std::move(call));
 }
 
 // ---- sparse -----------------------------------------------------------------------------------
@@ -583,8 +502,7 @@ std::vector<at::Tensor> ProcessGroupGoccl::gatherBlocks(
   return std::move(blocks[0]);
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_sparse(std::vector<at::Tensor>& tensors,
-                                                              const c10d::AllreduceOptions& opts) {
+WorkPtr ProcessGroupGoccl::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   const char* name = "allreduce_sparse";
   // What a rank tells of its tensor: sparse and dense dimensions, dtype, number of values, sizes.
   constexpr int64_t kHead = 4;
@@ -603,10 +521,9 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_sparse(std::vector<at::Te
     const at::AutoDispatchBelowAutograd noGradients;
     mine = tensor.coalesce();
   });
-  const Operation operation{
-      OpType::_ALLREDUCE_SPARSE, "goccl:sparse_all_reduce", tensors, {}, opts.timeout};
-  refuseInBatch(operation.title);
-  auto work = newWork(comm(), operation, 1);
+  const Operation operation{kAllReduceSparse, tensors, {}, opts.timeout};
+  refuseInBatch(operation.kind.title);
+  auto work = newWork(comm(), operation);
   const auto extension =
       extraTime_->share().extension;  // with all three steps, which get the time by themselves
 
@@ -641,98 +558,66 @@ intrusive_ptr<c10d::Work> ProcessGroupGoccl::allreduce_sparse(std::vector<at::Te
                                     mine.options())
           .coalesce();
   tensors[0].copy_(sum);
-  work->end(nullptr, tensors, static_cast<int>(allValues.size()));
+  work->end(nullptr, tensors, {0, getSequenceNumberForGroup(), static_cast<int>(allValues.size())});
   return work;
 }
 
 // ---- point to point ---------------------------------------------------------------------------
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::send(std::vector<at::Tensor>& tensors, int dst,
-                                                  int tag) {
-  Buffers buffers;
-  auto call = guarded(
-      [&] {
-        const at::Tensor& tensor = single(tensors, "send", "");
-        checkTensor(tensor, "send", {"tensor"});
-        GOCCL_CHECK(dst >= 0 && dst < size_, "send", "invalid destination rank: ", dst,
-                    ", allowed are 0 to ", size_ - 1);
-        GOCCL_CHECK(tag >= 0, "send", "Tag must be nonnegative, got ", tag);
-        const ElementType type = movedAs(tensor.scalar_type());
-        return [=, memory = buffers.in(tensor), count = countOf(tensor, type)](
-                   goccl_comm comm, const goccl_call* call, goccl_work* work) {
-          return library().send(comm, memory, count, type.dtype, dst, tag, call, work);
-        };
-      },
-      false);
-  return start({OpType::SEND, "goccl:send", tensors, {}}, std::move(buffers), std::move(call));
+WorkPtr ProcessGroupGoccl::send(Tensors& tensors, int dst, int tag) {
+  return start({kSend, tensors, {}}, [&](Operation& o) {
+    const at::Tensor& tensor = single(tensors, "send", "");
+    checkTensor(tensor, "send", {"tensor"});
+    GOCCL_CHECK(dst >= 0 && dst < size_, "send", "invalid destination rank: ", dst,
+                ", allowed are 0 to ", size_ - 1);
+    GOCCL_CHECK(tag >= 0, "send", "Tag must be nonnegative, got ", tag);
+    const ElementType type = movedAs(tensor.scalar_type());
+    return callOf(library().send, o.buffers.in(tensor), countOf(tensor, type), type.dtype, dst,
+                  tag);
+  });
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::receive(std::vector<at::Tensor>& tensors, int src,
-                                                     int tag, const char* name, const char* title,
-                                                     OpType type) {
-  Buffers buffers;
-  auto call = guarded(
-      [&] {
-        const at::Tensor& tensor = single(tensors, name, "");
-        checkOutput(tensor, name, {"tensor"});
-        GOCCL_CHECK(tag >= 0, name, "Tag must be nonnegative, got ", tag);
-        const ElementType element = movedAs(tensor.scalar_type());
-        return [=, memory = buffers.out(tensor), count = countOf(tensor, element)](
-                   goccl_comm comm, const goccl_call* call, goccl_work* work) {
-          return library().recv(comm, memory, count, element.dtype, src, tag, call, work);
-        };
-      },
-      false);
-  return start({type, title, tensors, tensors, kUnsetTimeout, true, src}, std::move(buffers),
-               std::move(call));
+WorkPtr ProcessGroupGoccl::receive(Tensors& tensors, int src, int tag, const Kind& kind,
+                                   const char* name) {
+  return start({kind, tensors, tensors, kUnsetTimeout, true, src}, [&](Operation& o) {
+    GOCCL_CHECK(kind.type == OpType::RECVANYSOURCE || (src >= 0 && src < size_), name,
+                "invalid source rank: ", src, ", allowed are 0 to ", size_ - 1);
+    const at::Tensor& tensor = single(tensors, name, "");
+    checkOutput(tensor, name, {"tensor"});
+    GOCCL_CHECK(tag >= 0, name, "Tag must be nonnegative, got ", tag);
+    const ElementType type = movedAs(tensor.scalar_type());
+    return callOf(library().recv, o.buffers.out(tensor), countOf(tensor, type), type.dtype, src,
+                  tag);
+  });
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::recv(std::vector<at::Tensor>& tensors, int src,
-                                                  int tag) {
-  guarded(
-      [&] {
-        GOCCL_CHECK(src >= 0 && src < size_, "recv", "invalid source rank: ", src,
-                    ", allowed are 0 to ", size_ - 1);
-      },
-      false);
-  return receive(tensors, src, tag, "recv", "goccl:recv", OpType::RECV);
+WorkPtr ProcessGroupGoccl::recv(Tensors& tensors, int src, int tag) {
+  return receive(tensors, src, tag, kRecv, "recv");
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::recvAnysource(std::vector<at::Tensor>& tensors,
-                                                           int tag) {
-  return receive(tensors, GOCCL_ANY_SOURCE, tag, "recvAnysource", "goccl:recvAnySource",
-                 OpType::RECVANYSOURCE);
+WorkPtr ProcessGroupGoccl::recvAnysource(Tensors& tensors, int tag) {
+  return receive(tensors, GOCCL_ANY_SOURCE, tag, kRecvAnySource, "recvAnysource");
 }
 
 // ---- barriers ---------------------------------------------------------------------------------
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::barrier(const c10d::BarrierOptions& opts) {
-  return start({OpType::BARRIER, "goccl:barrier", {}, {}, opts.timeout, opts.asyncOp}, Buffers(),
-               [](goccl_comm comm, const goccl_call* call, goccl_work* work) {
-                 return library().barrier(comm, call, work);
-               });
+WorkPtr ProcessGroupGoccl::barrier(const c10d::BarrierOptions& opts) {
+  return start({kBarrier, {}, {}, opts.timeout, opts.asyncOp},
+               [](Operation&) { return callOf(library().barrier); });
 }
 
 void ProcessGroupGoccl::barrierNow() {
-  runNow({OpType::BARRIER, "goccl:barrier", {}, {}}, Buffers(),
-         [](goccl_comm comm, const goccl_call* call, goccl_work* work) {
-           return library().barrier(comm, call, work);
-         });
+  runNow({kBarrier, {}, {}}, [](Operation&) { return callOf(library().barrier); });
 }
 
 void ProcessGroupGoccl::monitoredBarrier(const c10d::BarrierOptions& opts, bool waitAllRanks) {
-  guarded([&] {
+  refuseInBatch(kMonitoredBarrier.title);
+  start({kMonitoredBarrier, {}, {}, opts.timeout, false}, [&](Operation&) {
     TORCH_CHECK(opts.timeout == kUnsetTimeout || opts.timeout.count() > 0, "Rank ", rank_,
                 " timed out in monitoredBarrier: its timeout is ", opts.timeout.count(),
                 " ms. It is ", nameOf(rank_));
-  });
-  const int all = waitAllRanks ? 1 : 0;
-  refuseInBatch("goccl:monitored_barrier");
-  start({OpType::BARRIER, "goccl:monitored_barrier", {}, {}, opts.timeout, false}, Buffers(),
-        [=](goccl_comm comm, const goccl_call* call, goccl_work* work) {
-          return library().monitored_barrier(comm, all, call, work);
-        })
-      ->wait();
+    return callOf(library().monitored_barrier, waitAllRanks ? 1 : 0);
+  })->wait();
 }
 
 }  // namespace goccl

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include <pybind11/chrono.h>
@@ -14,9 +16,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "arguments.h"
-#include "checkpoint.h"
 #include "given.h"
-#include "members.h"
 #include "process_group.h"
 
 namespace py = pybind11;
@@ -79,7 +79,8 @@ Group backendOf(py::object group, const char* function) {
                     "new_group(backend=\"goccl\")");
 }
 
-ReduceOp reduceOpOf(const py::handle& op) {
+ReduceOp valueOf(const Given<ReduceOp>& given, const char*, const char*) {
+  const py::handle op = given.object;
   if (PyUnicode_Check(op.ptr())) {
     for (const auto& [name, value] : kOperations) {
       if (PyUnicode_CompareWithASCIIString(op.ptr(), name) == 0) {
@@ -101,6 +102,18 @@ ReduceOp reduceOpOf(const py::handle& op) {
   TORCH_CHECK_VALUE(false, "goccl.Communicator: unknown reduce operation ",
                     std::string(py::repr(op)), "; known are ", names,
                     ", and those of torch.distributed.ReduceOp, PREMUL_SUM with its factor");
+}
+
+// A collective of the group as a method. Its arguments are read where a refusal can be told to the
+// other ranks.
+template <typename... Arguments, typename... Names>
+auto collective(void (ProcessGroupGoccl::*now)(Arguments...), const char* method, Names... names) {
+  return [=](const Communicator& self, Given<std::decay_t<Arguments>>... given) {
+    const auto values = self.group->guarded(
+        [&] { return std::tuple<std::decay_t<Arguments>...>{valueOf(given, method, names)...}; });
+    const py::gil_scoped_release released;
+    std::apply([&](const auto&... each) { (self.group.get()->*now)(each...); }, values);
+  };
 }
 
 constexpr const char* kAbout =
@@ -177,82 +190,42 @@ void bindCommunicator(py::module_& module) {
       .def_property_readonly(
           "size", [](const Communicator& self) { return self.group->getSize(); },
           "How many ranks the group has.")
-      .def(
-          "all_reduce_",
-          [](const Communicator& self, Given<at::Tensor> tensor, py::handle op) {
-            const auto [reduced, reduceOp] = self.group->guarded([&] {
-              return std::pair(valueOf(tensor, "all_reduce_", "tensor"), reduceOpOf(op));
-            });
-            const py::gil_scoped_release released;
-            self.group->allReduceNow(reduced, reduceOp);
-          },
-          py::arg("tensor"), py::arg("op") = "sum",
-          "Reduces over all ranks' tensors, element by element, and leaves the result in each of "
-          "them.\n\n"
-          "Args:\n"
-          "    tensor: of the same number of elements and dtype on all ranks.\n"
-          "    op: the reduce operation, the same on all ranks." GOCCL_RAISES)
-      .def(
-          "broadcast_",
-          [](const Communicator& self, Given<at::Tensor> tensor, Given<int64_t> src) {
-            const auto [copied, root] = self.group->guarded([&] {
-              return std::pair(valueOf(tensor, "broadcast_", "tensor"),
-                               valueOf(src, "broadcast_", "src"));
-            });
-            const py::gil_scoped_release released;
-            self.group->broadcastNow(copied, root);
-          },
-          py::arg("tensor"), py::arg("src"),
-          "Copies the tensor of rank `src` to that of every other rank.\n\n"
-          "Args:\n"
-          "    tensor: of the same number of elements and dtype on all ranks.\n"
-          "    src: the rank in the group whose tensor is copied." GOCCL_RAISES)
-      .def(
-          "reduce_",
-          [](const Communicator& self, Given<at::Tensor> tensor, Given<int64_t> dst,
-             py::handle op) {
-            const auto [reduced, root, reduceOp] = self.group->guarded([&] {
-              return std::tuple(valueOf(tensor, "reduce_", "tensor"),
-                                valueOf(dst, "reduce_", "dst"), reduceOpOf(op));
-            });
-            const py::gil_scoped_release released;
-            self.group->reduceNow(reduced, root, reduceOp);
-          },
-          py::arg("tensor"), py::arg("dst"), py::arg("op") = "sum",
-          "Reduces over all ranks' tensors, and leaves the result in that of rank `dst`; others "
-          "are kept.\n\n"
-          "Args:\n"
-          "    tensor: of the same number of elements and dtype on all ranks.\n"
-          "    dst: the rank in the group that gets the result.\n"
-          "    op: the reduce operation, the same on all ranks." GOCCL_RAISES)
-      .def(
-          "all_gather_into",
-          [](const Communicator& self, Given<at::Tensor> output, Given<at::Tensor> input) {
-            const auto [out, in] = self.group->guarded([&] {
-              return std::pair(valueOf(output, "all_gather_into", "output"),
-                               valueOf(input, "all_gather_into", "input"));
-            });
-            const py::gil_scoped_release released;
-            self.group->allGatherNow(out, in);
-          },
-          py::arg("output"), py::arg("input"),
-          "Fills `output` with the inputs of all ranks, one after the other in the order of "
-          "ranks.\n\n"
-          "Args:\n"
-          "    output: of `size` times as many elements as `input`, and of its dtype.\n"
-          "    input: of the same number of elements on all ranks; it may be this rank's part of\n"
-          "        `output`." GOCCL_RAISES)
+      .def("all_reduce_",
+           collective(&ProcessGroupGoccl::allReduceNow, "all_reduce_", "tensor", "op"),
+           py::arg("tensor"), py::arg("op") = "sum",
+           "Reduces over all ranks' tensors, element by element, and leaves the result in each of "
+           "them.\n\n"
+           "Args:\n"
+           "    tensor: of the same number of elements and dtype on all ranks.\n"
+           "    op: the reduce operation, the same on all ranks." GOCCL_RAISES)
+      .def("broadcast_",
+           collective(&ProcessGroupGoccl::broadcastNow, "broadcast_", "tensor", "src"),
+           py::arg("tensor"), py::arg("src"),
+           "Copies the tensor of rank `src` to that of every other rank.\n\n"
+           "Args:\n"
+           "    tensor: of the same number of elements and dtype on all ranks.\n"
+           "    src: the rank in the group whose tensor is copied." GOCCL_RAISES)
+      .def("reduce_", collective(&ProcessGroupGoccl::reduceNow, "reduce_", "tensor", "dst", "op"),
+           py::arg("tensor"), py::arg("dst"), py::arg("op") = "sum",
+           "Reduces over all ranks' tensors, and leaves the result in that of rank `dst`; others "
+           "are kept.\n\n"
+           "Args:\n"
+           "    tensor: of the same number of elements and dtype on all ranks.\n"
+           "    dst: the rank in the group that gets the result.\n"
+           "    op: the reduce operation, the same on all ranks." GOCCL_RAISES)
+      .def("all_gather_into",
+           collective(&ProcessGroupGoccl::allGatherNow, "all_gather_into", "output", "input"),
+           py::arg("output"), py::arg("input"),
+           "Fills `output` with the inputs of all ranks, one after the other in the order of "
+           "ranks.\n\n"
+           "Args:\n"
+           "    output: of `size` times as many elements as `input`, and of its dtype.\n"
+           "    input: of the same number of elements on all ranks; it may be this rank's part of\n"
+           "        `output`." GOCCL_RAISES)
       .def(
           "reduce_scatter_into",
-          [](const Communicator& self, Given<at::Tensor> output, Given<at::Tensor> input,
-             py::handle op) {
-            const auto [out, in, reduceOp] = self.group->guarded([&] {
-              return std::tuple(valueOf(output, "reduce_scatter_into", "output"),
-                                valueOf(input, "reduce_scatter_into", "input"), reduceOpOf(op));
-            });
-            const py::gil_scoped_release released;
-            self.group->reduceScatterNow(out, in, reduceOp);
-          },
+          collective(&ProcessGroupGoccl::reduceScatterNow, "reduce_scatter_into", "output", "input",
+                     "op"),
           py::arg("output"), py::arg("input"), py::arg("op") = "sum",
           "Reduces over all ranks' inputs, and fills `output` with this rank's part of the result, "
           "one of\n"
@@ -264,16 +237,8 @@ void bindCommunicator(py::module_& module) {
           "    op: the reduce operation, the same on all ranks." GOCCL_RAISES)
       .def(
           "all_to_all_into",
-          [](const Communicator& self, Given<at::Tensor> output, Given<at::Tensor> input,
-             Given<std::string> schedule) {
-            const auto [out, in, exchanges] = self.group->guarded([&] {
-              return std::tuple(valueOf(output, "all_to_all_into", "output"),
-                                valueOf(input, "all_to_all_into", "input"),
-                                valueOf(schedule, "all_to_all_into", "schedule"));
-            });
-            const py::gil_scoped_release released;
-            self.group->allToAllNow(out, in, exchanges);
-          },
+          collective(&ProcessGroupGoccl::allToAllNow, "all_to_all_into", "output", "input",
+                     "schedule"),
           py::arg("output"), py::arg("input"), py::kw_only(), py::arg("schedule") = "",
           "Sends part r of `input` to rank r, and receives part r of `output` from it; parts are "
           "equal.\n\n"

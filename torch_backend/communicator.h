@@ -25,6 +25,14 @@ using CommunicatorClass = pybind11::class_<Communicator>;
 inline ProcessGroupGoccl& groupOf(ProcessGroupGoccl& self) { return self; }
 inline ProcessGroupGoccl& groupOf(const Communicator& self) { return *self.group; }
 
+// They tell of the members, and change them.
+void bindMembers(GroupClass& type);
+void bindMembers(CommunicatorClass& type);
+
+// They have checkpoint() and its kin.
+void bindCheckpoint(GroupClass& type);
+void bindCheckpoint(CommunicatorClass& type);
+
 // A method of the group as one of a class of the two. It runs without the GIL.
 template <typename Self, typename Result, typename Group, typename... Arguments>
 auto method(Result (Group::*call)(Arguments...)) {

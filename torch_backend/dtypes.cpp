@@ -53,19 +53,15 @@ ElementType movedAs(at::ScalarType type) {
   return {GOCCL_BYTES1, c10::elementSize(type)};
 }
 
-goccl_dtype reducedAs(at::ScalarType type, const char* operation) {
+Reduction reductionOf(const c10d::ReduceOp& op, at::ScalarType type, const char* operation) {
   const auto native = nativeType(type);
   TORCH_CHECK_TYPE(
       native.has_value(), "ProcessGroupGoccl::", operation, ": tensors of dtype ", type,
       " cannot be reduced, only moved (broadcast, all_gather, all_to_all, ...); convert them "
       "first");
-  return *native;
-}
-
-Reduction reductionOf(const c10d::ReduceOp& op, at::ScalarType type, const char* operation) {
   GOCCL_CHECK(int(op.op_) < GOCCL_REDUCE_OP_COUNT, operation, "unknown reduce operation ",
               int(op.op_));
-  Reduction reduction{static_cast<goccl_reduce_op>(op.op_), {1.0, 0.0}};
+  Reduction reduction{*native, static_cast<goccl_reduce_op>(op.op_), {1.0, 0.0}};
   if (reduction.op != GOCCL_PREMUL_SUM) {
     return reduction;
   }

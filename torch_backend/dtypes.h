@@ -21,16 +21,15 @@ struct ElementType {
 // bytes.
 ElementType movedAs(at::ScalarType type);
 
-// For reductions. Throws a TypeError that names `type` and `operation` where it cannot be reduced.
-goccl_dtype reducedAs(at::ScalarType type, const char* operation);
-
-// A reduce operation with the factor of PREMUL_SUM (real and imaginary part).
+// A reduce operation on a dtype, with the factor of PREMUL_SUM (real and imaginary part).
 struct Reduction {
+  goccl_dtype dtype;
   goccl_reduce_op op;
   std::array<double, 2> factor;
 };
 
-// Reads `op` for tensors of `type`; `operation` is named in errors.
+// Reads `op` for tensors of `type`; `operation` is named in errors. Throws a TypeError where these
+// cannot be reduced.
 Reduction reductionOf(const c10d::ReduceOp& op, at::ScalarType type, const char* operation);
 
 }  // namespace goccl

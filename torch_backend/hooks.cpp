@@ -79,7 +79,7 @@ void Hooks::ended(uint64_t number, std::optional<Completion> completion) {
   telling_ = true;
   for (auto next = nextToTell(); next != expected_.end(); next = nextToTell()) {
     const auto told = expected_.extract(next);
-    if (told.mapped().completion.has_value() && !callbacksAreClosed()) {
+    if (told.mapped().completion.has_value() && Passage::open()) {
       lock.unlock();
       tell(*told.mapped().completion);
       lock.lock();

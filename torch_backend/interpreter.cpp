@@ -3,21 +3,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <thread>
 
 #include <pybind11/pybind11.h>
 
 namespace goccl {
-namespace {
 
 // How long the process's exit waits for callbacks that are under way.
 constexpr std::chrono::milliseconds kLastCallbacks{2000};
-
-std::atomic<int> callbacksRunning{0};
-std::atomic<bool> callbacksClosed{false};
-
-}  // namespace
 
 void checkSignals() {
   // Python looks at signals on its main thread only. Others need not ask for the GIL.
@@ -42,20 +35,12 @@ WithoutGil::~WithoutGil() {
   }
 }
 
-Passage::Passage() { callbacksRunning.fetch_add(1); }
-
-Passage::~Passage() { callbacksRunning.fetch_sub(1); }
-
-bool Passage::open() const { return !callbacksAreClosed(); }
-
-void closeCallbacks() {
-  callbacksClosed.store(true);
+void Passage::close() {
+  closed_.store(true);
   const auto deadline = std::chrono::steady_clock::now() + kLastCallbacks;
-  while (callbacksRunning.load() != 0 && std::chrono::steady_clock::now() < deadline) {
+  while (passing_.load() != 0 && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
-
-bool callbacksAreClosed() { return callbacksClosed.load(); }
 
 }  // namespace goccl

@@ -1,6 +1,7 @@
 // What C++ owes Python: its signals, its lock, and no calls after its end.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 
 namespace goccl {
@@ -29,17 +30,19 @@ class WithoutGil {
 // what it owns is leaked.
 class Passage {
  public:
-  Passage();
-  ~Passage();
+  Passage() { passing_.fetch_add(1); }
+  ~Passage() { passing_.fetch_sub(1); }
   Passage(const Passage&) = delete;
   Passage& operator=(const Passage&) = delete;
 
-  bool open() const;
-};
+  static bool open() { return !closed_.load(); }
+  // Called once at the process's exit: from its return on no callback of the library touches
+  // anything.
+  static void close();
 
-// Called once at the process's exit: from its return on no callback of the library touches
-// anything.
-void closeCallbacks();
-bool callbacksAreClosed();
+ private:
+  static inline std::atomic<int> passing_{0};
+  static inline std::atomic<bool> closed_{false};
+};
 
 }  // namespace goccl

@@ -1,84 +1,54 @@
 #include "joining.h"
 
 #include <algorithm>
-#include <chrono>
-#include <functional>
 #include <iterator>
-#include <memory>
-#include <utility>
 
-#include "blocking.h"
-#include "interpreter.h"
 #include "library.h"
 #include "store.h"
+#include "work.h"
 
 namespace goccl {
 namespace {
 
 using c10::intrusive_ptr;
 
-// How long an interrupted call may take to end.
-constexpr std::chrono::milliseconds kPatience{2000};
-
-// What goccl_init() and goccl_comm_join() are given, as long as they run.
-struct Joining : Made {
-  Joining(const intrusive_ptr<c10d::Store>& c10dStore, const Options& given, std::string groupName)
-      : store(c10dStore), options(given), name(std::move(groupName)) {
-    config.struct_size = sizeof(config);
-    options.fill(config);
-    config.group_name = name.c_str();
-    config.store = store.callbacks();
-    config.store_host = store.host().c_str();
-    config.meeting = store.prefix().c_str();
-  }
-
-  StoreAdapter store;
-  const Options options;
-  const std::string name;
-  std::vector<int> globalRanks;
-  std::vector<std::string> handles;
+// What both ways in are given. It refers to all three.
+goccl_config configOf(const StoreAdapter& store, const Options& options,
+                      const std::string& groupName) {
   goccl_config config{};
-};
-
-goccl_comm run(const std::shared_ptr<Joining>& joining, std::function<void()> call) {
-  library();  // a failure to load belongs to this thread
-  runWatched(std::move(call), [joining] { joining->store.interrupt(); }, kPatience);
-  return joining->take();
+  config.struct_size = sizeof(config);
+  options.fill(config);
+  config.group_name = groupName.c_str();
+  config.store = store.callbacks();
+  config.store_host = store.host().c_str();
+  config.meeting = store.prefix().c_str();
+  return config;
 }
 
 }  // namespace
 
-Made::~Made() {
-  if (comm != 0) {  // nobody waits for it any more
-    const WithoutGil released;
-    library().destroy(comm);
-  }
-}
-
-goccl_comm Made::take() { return std::exchange(comm, 0); }
-
-goccl_comm initialize(const intrusive_ptr<c10d::Store>& store, const Options& options,
+goccl_comm initialize(const intrusive_ptr<c10d::Store>& c10dStore, const Options& options,
                       const std::string& groupName, int rank, int size,
                       const std::vector<int>& globalRanks) {
-  const auto joining = std::make_shared<Joining>(store, options, groupName);
-  goccl_config& config = joining->config;
+  const StoreAdapter store(c10dStore);
+  goccl_config config = configOf(store, options, groupName);
   config.rank = rank;
   config.size = size;
   config.reconfigurable = options.reconfigurable() ? 1 : 0;
-  joining->globalRanks = globalRanks;
-  config.global_ranks = globalRanks.empty() ? nullptr : joining->globalRanks.data();
-  return run(joining, [joining] { check(library().init(&joining->comm, &joining->config)); });
+  config.global_ranks = globalRanks.empty() ? nullptr : globalRanks.data();
+  goccl_comm comm = 0;
+  run(0, library().init_async, &comm, &config);
+  return comm;
 }
 
-goccl_comm joinMembers(const intrusive_ptr<c10d::Store>& store, const Options& options,
+goccl_comm joinMembers(const intrusive_ptr<c10d::Store>& c10dStore, const Options& options,
                        const std::string& groupName, const std::vector<std::string>& handles) {
-  const auto joining = std::make_shared<Joining>(store, options, groupName);
-  joining->handles = handles;
-  return run(joining, [joining] {
-    const auto texts = pointersTo(joining->handles);
-    check(library().comm_join(&joining->comm, &joining->config, texts.data(),
-                              static_cast<int>(texts.size())));
-  });
+  const StoreAdapter store(c10dStore);
+  const goccl_config config = configOf(store, options, groupName);
+  const auto texts = pointersTo(handles);
+  goccl_comm comm = 0;
+  run(0, library().comm_join_async, &comm, &config, texts.data(), static_cast<int>(texts.size()));
+  return comm;
 }
 
 std::vector<const char*> pointersTo(const std::vector<std::string>& texts) {

@@ -11,18 +11,6 @@
 
 namespace goccl {
 
-// A communicator that a call makes on another thread; it is destroyed where nobody takes it.
-struct Made {
-  Made() = default;
-  Made(const Made&) = delete;
-  Made& operator=(const Made&) = delete;
-  ~Made();
-
-  goccl_comm take();
-
-  goccl_comm comm = 0;
-};
-
 // goccl_init(), through a store: blocks until all have come, or the timeout is over, or Ctrl-C.
 goccl_comm initialize(const c10::intrusive_ptr<c10d::Store>& store, const Options& options,
                       const std::string& groupName, int rank, int size,

@@ -27,42 +27,33 @@ const Library* loadedLibrary() noexcept;
 // Throws where the call that has just returned `result` on this thread failed: see error.h.
 void check(goccl_result result);
 
-// The one value that a function leaves of a communicator.
-template <typename T>
-T ask(goccl_result (*function)(goccl_comm, T*), goccl_comm comm) {
+// What a function leaves where its last argument points.
+template <typename T, typename Function, typename... Arguments>
+T ask(Function function, Arguments... arguments) {
   T value{};
-  check(function(comm, &value));
+  check(function(arguments..., &value));
   return value;
 }
 
-// The text that a function of the library writes into (memory, size, needed), such as goccl_info().
-template <typename Write>
-std::string written(Write write) {
-  std::string text(4096, '\0');
-  for (;;) {  // it may be longer the next time
-    size_t needed = 0;
-    check(write(text.data(), text.size(), &needed));
-    const bool all = needed <= text.size();
-    text.resize(all ? needed - 1 : needed);
-    if (all) {
-      return text;
-    }
-  }
-}
-
-// All that a function lists of a communicator.
-template <typename T>
-std::vector<T> listed(goccl_result (*list)(goccl_comm, T*, size_t, size_t*), goccl_comm comm) {
-  std::vector<T> all;
-  for (;;) {  // they may be more the next time
+// All that a function lists. Memory, its size and what is needed are the last arguments.
+template <typename T, typename Function, typename... Arguments>
+std::vector<T> listed(Function list, Arguments... arguments) {
+  std::vector<T> all(4096 / sizeof(T));
+  for (;;) {  // it may be more the next time
     size_t count = 0;
-    check(list(comm, all.data(), all.size(), &count));
+    check(list(arguments..., all.data(), all.size(), &count));
     const bool whole = count <= all.size();
     all.resize(count);
     if (whole) {
       return all;
     }
   }
+}
+
+// The text that a function writes in this way.
+template <typename... Arguments>
+std::string written(Arguments... arguments) {
+  return listed<char>(arguments...).data();
 }
 
 }  // namespace goccl

@@ -36,19 +36,12 @@ void hear(void*, const goccl_log_record* record) noexcept {
 }
 
 void setLogger(std::optional<py::function> function, int level) {
-  const Library* lib = nullptr;
-  {
-    const py::gil_scoped_release released;
-    lib = &library();
+  if (function.has_value()) {
+    logger = function->release().ptr();
   }
-  if (!function.has_value()) {
-    const py::gil_scoped_release released;
-    check(lib->set_logger(nullptr, nullptr, GOCCL_LOG_DEFAULT));
-    return;
-  }
-  logger = function->release().ptr();
   const py::gil_scoped_release released;
-  check(lib->set_logger(&hear, nullptr, static_cast<goccl_log_level>(level)));
+  check(library().set_logger(function.has_value() ? &hear : nullptr, nullptr,
+                             static_cast<goccl_log_level>(level)));
 }
 
 }  // namespace

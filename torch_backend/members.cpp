@@ -1,4 +1,4 @@
-#include "members.h"
+#include "communicator.h"
 
 #include <algorithm>
 #include <memory>
@@ -10,8 +10,8 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "blocking.h"
 #include "error.h"
+#include "interpreter.h"
 #include "joining.h"
 #include "store.h"
 
@@ -22,16 +22,6 @@ namespace goccl {
 using c10::intrusive_ptr;
 
 namespace {
-
-// Has every failure be a RuntimeError: what is wrong with an argument may be that of another rank.
-template <typename F>
-void asError(F f) {
-  try {
-    f();
-  } catch (const c10::ValueError& e) {
-    throw Error({GOCCL_INVALID_ARGUMENT, e.what_without_backtrace(), {}});
-  }
-}
 
 void checkTimeout(std::optional<Timeout> timeout, const char* function) {
   TORCH_CHECK_VALUE(!timeout || timeout->count() > 0, function, ": `timeout` is ",
@@ -155,7 +145,7 @@ void ProcessGroupGoccl::recover(std::optional<Timeout> timeout) {
   const goccl_comm comm = this->comm();
   const int64_t limit = timeout ? timeout->count() : GOCCL_DEFAULT_TIMEOUT;
   dropBatches("the group goes on with other members");
-  runWatched(comm, [comm, limit] { check(library().comm_recover(comm, limit)); });
+  run(comm, library().comm_recover_async, comm, limit);
   renumber();
 }
 
@@ -196,30 +186,30 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::shrink(
     }
   }
   const goccl_comm comm = this->comm();
-  const auto shrunk = std::make_shared<Made>();
   const std::vector<int> excluded(exclude.begin(), exclude.end());
-  runWatched(comm, [comm, excluded, flags, shrunk] {
-    check(library().comm_shrink(comm, excluded.data(), static_cast<int>(excluded.size()), flags,
-                                &shrunk->comm));
-  });
-  const int rank = ask(library().comm_rank, shrunk->comm);
-  const int size = ask(library().comm_size, shrunk->comm);
+  goccl_comm shrunk = 0;
+  run(comm, library().comm_shrink_async, comm, excluded.data(), static_cast<int>(excluded.size()),
+      flags, &shrunk);
+  const int rank = ask<int>(library().comm_rank, shrunk);
+  const int size = ask<int>(library().comm_size, shrunk);
   if (size != static_cast<int>(globalRanks.size())) {  // torch's tables would have those left out
+    const WithoutGil released;
+    library().destroy(shrunk);
     raise({GOCCL_PEER_FAILED,
            c10::str("shrink: of ", globalRanks.size(), " ranks that are not excluded ", size,
                     " are left: exclude those that have failed, too"),
            detailOf(hooks_->group, "shrink")});
   }
-  return c10::make_intrusive<ProcessGroupGoccl>(shrunk->take(), store_, rank, size, options,
+  return c10::make_intrusive<ProcessGroupGoccl>(shrunk, store_, rank, size, options,
                                                 hooks_->group + "/shrunk", std::move(globalRanks));
 }
 
 #ifdef GOCCL_TORCH_RECONFIGURES
 c10d::ReconfigureHandle ProcessGroupGoccl::get_reconfigure_handle() const { return handle(); }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::reconfigure(const c10d::ReconfigureOptions& opts) {
+WorkPtr ProcessGroupGoccl::reconfigure(const c10d::ReconfigureOptions& opts) {
   reconfigure(std::to_string(opts.uuid), opts.handles, opts.timeout);
-  auto work = newWork(comm(), {c10d::OpType::UNKNOWN, "goccl:reconfigure", {}, {}}, 0);
+  auto work = newWork(comm(), {{c10d::OpType::UNKNOWN, "goccl:reconfigure"}});
   work->end(nullptr);
   return work;
 }
@@ -232,13 +222,13 @@ void ProcessGroupGoccl::reconfigure(const std::string& uuid,
   const int ordered = std::holds_alternative<std::vector<c10d::ReconfigureHandle>>(given) ? 1 : 0;
   const int64_t limit = timeout ? timeout->count() : GOCCL_DEFAULT_TIMEOUT;
   const goccl_comm comm = anyComm();
-  asError([&] {
-    runWatched(comm, [comm, uuid, handles, ordered, limit] {
-      const auto texts = pointersTo(handles);
-      check(library().comm_reconfigure(comm, uuid.c_str(), texts.data(),
-                                       static_cast<int>(texts.size()), ordered, limit));
-    });
-  });
+  const auto texts = pointersTo(handles);
+  try {
+    run(comm, library().comm_reconfigure_async, comm, uuid.c_str(), texts.data(),
+        static_cast<int>(texts.size()), ordered, limit);
+  } catch (const c10::ValueError& e) {  // an argument of another rank may be wrong
+    throw Error({GOCCL_INVALID_ARGUMENT, e.what_without_backtrace(), {}});
+  }
   dropBatches("the process group was reconfigured");
   if (opened_.exchange(0) != 0) {
     comm_.store(comm);
@@ -258,35 +248,19 @@ void ProcessGroupGoccl::followMembers() {
 void ProcessGroupGoccl::renumber() {
 #ifdef GOCCL_TORCH_RECONFIGURES
   const goccl_comm comm = this->comm();
-  rank_ = ask(library().comm_rank, comm);
-  size_ = ask(library().comm_size, comm);
+  rank_ = ask<int>(library().comm_rank, comm);
+  size_ = ask<int>(library().comm_size, comm);
   options_->global_ranks_in_group.clear();  // torch's tables are not mended: see goccl.elastic
   renumbered_.store(true);
   hooks_->beginAnew();
 #endif
 }
 
-std::string ProcessGroupGoccl::handle() const {
-  const goccl_comm comm = anyComm();
-  return written([comm](char* text, size_t size, size_t* needed) {
-    return library().comm_handle(comm, text, size, needed);
-  });
-}
-
-int ProcessGroupGoccl::joining() const { return ask(library().comm_joining, comm()); }
-
-void ProcessGroupGoccl::revoke(const std::string& reason) {
-  check(library().comm_revoke(comm(), reason.c_str()));
-}
-
 uint64_t ProcessGroupGoccl::agree(uint64_t flags) {
-  const auto agreed = std::make_shared<uint64_t>(flags);
   const goccl_comm comm = this->comm();
-  runWatched(comm, [comm, agreed] { check(library().comm_agree(comm, agreed.get())); });
-  return *agreed;
+  run(comm, library().comm_agree_async, comm, &flags);
+  return flags;
 }
-
-uint32_t ProcessGroupGoccl::epoch() const { return ask(library().comm_epoch, comm()); }
 
 std::vector<goccl_member> ProcessGroupGoccl::members() const {
   return listed<goccl_member>(library().comm_members, this->comm());

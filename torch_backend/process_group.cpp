@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -11,45 +10,26 @@
 #include "interpreter.h"
 #include "joining.h"
 #include "log.h"
-#include "memory.h"
 
 namespace goccl {
-namespace {
 
 using c10::intrusive_ptr;
 using c10d::OpType;
 using std::chrono::milliseconds;
 
-// Ends the work of a batch that is not started.
-void endDropped(Work& work, const std::string& why, const std::string& group) {
-  work.end(std::make_exception_ptr(Error(
-      {GOCCL_ABORTED,
-       "goccl: the coalesced batch of this operation was dropped, and none of it was started: " +
-           why,
-       detailOf(group)})));
-}
-
-}  // namespace
-
 ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, int rank, int size,
                                      intrusive_ptr<Options> options, const std::string& groupName,
                                      std::vector<int> globalRanks)
-    : Backend(rank, size),
-      options_(options == nullptr ? c10::make_intrusive<Options>()
-                                  : options->forGroup(options->timeout)),
-      hooks_(std::make_shared<Hooks>(groupName)),
-      timeoutMs_(options_->timeout.count()),
-      store_(store),
-      globalRanks_(options_->reconfigurable() ? std::vector<int>() : std::move(globalRanks)) {
+    : ProcessGroupGoccl(
+          0, store, rank, size,
+          options == nullptr ? c10::make_intrusive<Options>() : options->forGroup(options->timeout),
+          groupName, std::move(globalRanks)) {
   TORCH_CHECK_VALUE(store != nullptr,
                     "ProcessGroupGoccl: `store` is None, a torch.distributed.Store is needed");
   TORCH_CHECK_VALUE(size >= 1 && rank >= 0 && rank < size, "ProcessGroupGoccl: `rank` is ", rank,
                     " and `size` is ", size, "; allowed are 0 <= rank < size");
   TORCH_CHECK_VALUE(options_->timeout.count() > 0, "ProcessGroupGoccl: the timeout is ",
                     options_->timeout.count(), " ms, it must be at least 1 ms");
-  TORCH_CHECK_VALUE(options_->livenessGrace.count() >= 0, "ProcessGroupGoccl: `liveness_grace` is ",
-                    options_->livenessGrace.count(),
-                    " ms, it must not be negative (0: the default)");
   TORCH_CHECK_VALUE(globalRanks_.empty() || globalRanks_.size() == static_cast<size_t>(size),
                     "ProcessGroupGoccl: `global_ranks` has ", globalRanks_.size(),
                     " ranks, expected ", size);
@@ -64,7 +44,6 @@ ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, in
 #endif
   (options_->reconfigurable() ? opened_ : comm_)
       .store(initialize(store, *options_, groupName, rank, size, globalRanks_));
-  begin();
 }
 
 ProcessGroupGoccl::ProcessGroupGoccl(goccl_comm comm, intrusive_ptr<c10d::Store> store, int rank,
@@ -76,11 +55,7 @@ ProcessGroupGoccl::ProcessGroupGoccl(goccl_comm comm, intrusive_ptr<c10d::Store>
       comm_(comm),
       timeoutMs_(options_->timeout.count()),
       store_(std::move(store)),
-      globalRanks_(std::move(globalRanks)) {
-  begin();
-}
-
-void ProcessGroupGoccl::begin() {
+      globalRanks_(options_->reconfigurable() ? std::vector<int>() : std::move(globalRanks)) {
   if (options_->recoversByItself()) {
     hooks_->setFollow([this] { followMembers(); });
   }
@@ -121,34 +96,12 @@ void ProcessGroupGoccl::refuseWithoutComm() const {
          detail});
 }
 
-std::string ProcessGroupGoccl::transport(int peer) const {
-  TORCH_CHECK_VALUE(peer >= 0 && peer < size_, "ProcessGroupGoccl::transport: `peer` is ", peer,
-                    ", allowed are 0 to ", size_ - 1);
-  const char* name = nullptr;
-  check(library().comm_transport(comm(), peer, &name));
-  return name;
-}
-
-std::string ProcessGroupGoccl::describe() const {
-  const goccl_comm comm = this->comm();
-  return written([comm](char* json, size_t size, size_t* needed) {
-    return library().comm_describe(comm, json, size, needed);
-  });
-}
-
 std::string ProcessGroupGoccl::algorithm(std::optional<uint64_t> sequence) const {
-  const goccl_comm comm = this->comm();
-  const uint64_t number = sequence ? *sequence : ask(library().comm_sequence, comm);
-  const char* name = nullptr;
-  check(library().comm_algorithm(comm, number, &name));
-  return name;
+  const uint64_t number = sequence ? *sequence : ask<uint64_t>(library().comm_sequence, comm());
+  return ask<const char*>(library().comm_algorithm, comm(), number);
 }
-
-intrusive_ptr<c10d::Backend::Options> ProcessGroupGoccl::getBackendOptions() { return options_; }
 
 void ProcessGroupGoccl::setTimeout(milliseconds timeout) {
-  GOCCL_CHECK(timeout.count() > 0, "setTimeout", "the timeout is ", timeout.count(),
-              " ms, it must be at least 1 ms");
   const goccl_comm comm = anyComm();
   check(library().comm_set_timeout(comm != 0 ? comm : this->comm(), timeout.count()));
   options_->timeout = timeout;
@@ -201,10 +154,11 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::merge(
 
 // ---- starting ---------------------------------------------------------------------------------
 
-goccl_call ProcessGroupGoccl::callOptions(milliseconds timeout, bool async,
-                                          const char* schedule) const {
-  return {sizeof(goccl_call), timeout.count() > 0 ? timeout.count() : GOCCL_DEFAULT_TIMEOUT,
-          async ? 0 : 1, schedule};
+goccl_call ProcessGroupGoccl::callOptions(const Operation& operation, Start* start) {
+  const int64_t timeout = operation.timeout.count();
+  return {sizeof(goccl_call),      timeout > 0 ? timeout : GOCCL_DEFAULT_TIMEOUT,
+          operation.async ? 0 : 1, operation.schedule,
+          &start->sequence,        &start->contributors};
 }
 
 std::shared_ptr<void> ProcessGroupGoccl::extend(milliseconds& timeout) const {
@@ -216,13 +170,10 @@ std::shared_ptr<void> ProcessGroupGoccl::extend(milliseconds& timeout) const {
   return extension;
 }
 
-intrusive_ptr<Work> ProcessGroupGoccl::newWork(goccl_comm comm, const Operation& operation,
-                                               uint64_t collectives) const {
-  const WorkInfo info{
-      operation.type, operation.title,
-      operation.timeout.count() > 0 ? operation.timeout : milliseconds(timeoutMs_.load()),
-      ask(library().comm_sequence, comm) + collectives, operation.source};
-  return c10::make_intrusive<Work>(rank_, comm, hooks_, info, operation.inputs);
+intrusive_ptr<Work> ProcessGroupGoccl::newWork(goccl_comm comm, const Operation& operation) const {
+  const milliseconds timeout =
+      operation.timeout.count() > 0 ? operation.timeout : milliseconds(timeoutMs_.load());
+  return c10::make_intrusive<Work>(rank_, comm, hooks_, operation, timeout);
 }
 
 void ProcessGroupGoccl::checkStart(goccl_result result) const {
@@ -233,85 +184,13 @@ void ProcessGroupGoccl::checkStart(goccl_result result) const {
   }
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::startAll(Operation operation, Buffers buffers,
-                                                      std::vector<Call> calls) {
-  if (calls.size() == 1) {
-    return start(std::move(operation), std::move(buffers), std::move(calls[0]));
-  }
-  if (auto work = record(operation, buffers, calls)) {
-    return work;
-  }
-  auto extension = extend(operation.timeout);
-  auto work = newWork(comm(), operation, calls.size());
-  launch(work, std::move(buffers), std::move(operation.outputs), calls,
-         callOptions(operation.timeout, operation.async), std::move(extension));
-  return work;
-}
-
-void ProcessGroupGoccl::launch(const intrusive_ptr<Work>& work, Buffers buffers,
-                               std::vector<at::Tensor> outputs, const std::vector<Call>& calls,
-                               const goccl_call& options, std::shared_ptr<void> extension) {
-  if (calls.empty()) {
-    work->end(nullptr, std::move(outputs));
-    return;
-  }
-  const Library& lib = library();
-  const goccl_comm comm = this->comm();
-  checkStart(lib.group_start(comm));
-  Failure refused{GOCCL_OK, {}, {}};
-  for (const Call& call : calls) {
-    const goccl_result result = call(comm, nullptr, nullptr);
-    if (result != GOCCL_OK) {
-      refused = lastFailure(result);
-      break;
-    }
-  }
-  goccl_work handle = 0;
-  const goccl_result ended = lib.group_end(comm, &options, &handle);
-  if (refused.result != GOCCL_OK) {
-    raise(std::move(refused));
-  }
-  checkStart(ended);
-  work->begin(handle, std::move(buffers), std::move(outputs), std::move(extension));
-}
-
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::record(Operation& operation, Buffers& buffers,
-                                                    std::vector<Call> calls) {
-  std::lock_guard<std::mutex> lock(batchMutex_);
-  const auto found = batches_.find(threadNumber());
-  if (found == batches_.end()) {
-    return nullptr;
-  }
-  Batch& batch = found->second;
-  // Sends and receives do not tell whether their caller waits.
-  batch.work->letPass(operation.pointToPoint() || !operation.async ? threadNumber() : 0);
-  batch.buffers.append(std::move(buffers));
-  batch.collectives += operation.pointToPoint() ? 0 : calls.size();
-  batch.timeout = std::max(batch.timeout, operation.timeout);
-  std::move(calls.begin(), calls.end(), std::back_inserter(batch.calls));
-  std::move(operation.outputs.begin(), operation.outputs.end(), std::back_inserter(batch.outputs));
-  return batch.work;
-}
-
 void ProcessGroupGoccl::refuseInBatch(const char* title) {
-  if (!coalescing()) {
-    return;
+  if (batches_.any()) {
+    guarded([&] {
+      TORCH_CHECK_VALUE(!batches_.recording(), title,
+                        ": a call that blocks cannot be a part of a coalesced batch");
+    });
   }
-  guarded([&] {
-    std::lock_guard<std::mutex> lock(batchMutex_);
-    TORCH_CHECK_VALUE(batches_.count(threadNumber()) == 0, title,
-                      ": a call that blocks cannot be a part of a coalesced batch");
-  });
-}
-
-std::optional<ProcessGroupGoccl::Batch> ProcessGroupGoccl::takeBatch() {
-  std::lock_guard<std::mutex> lock(batchMutex_);
-  auto node = batches_.extract(threadNumber());
-  if (node.empty()) {
-    return std::nullopt;
-  }
-  openBatches_.fetch_sub(1);
-  return std::move(node.mapped());
 }
 
 void ProcessGroupGoccl::refuse(const std::exception& why, bool collective) {
@@ -320,67 +199,59 @@ void ProcessGroupGoccl::refuse(const std::exception& why, bool collective) {
 }
 
 void ProcessGroupGoccl::dropBatch(const std::string& why, bool collective) {
-  const auto batch = takeBatch();
+  const auto batch = batches_.take();
+  if (batch.has_value()) {
+    library().group_drop(batch->comm, why.c_str());
+    collective = collective && batch->collectives == 0;  // of others the library has told
+  }
   const goccl_comm comm = comm_.load();
-  if (comm != 0 && (collective || (batch.has_value() && batch->collectives > 0))) {
+  if (comm != 0 && collective) {
     library().refuse(comm, why.c_str());
   }
   if (batch.has_value()) {
-    endDropped(*batch->work, why, hooks_->group);
+    batch->drop(why, hooks_->group);
   }
 }
 
 void ProcessGroupGoccl::dropBatches(const std::string& why) {
-  std::vector<Batch> dropped;
-  {
-    std::lock_guard<std::mutex> lock(batchMutex_);
-    for (auto at = batches_.begin(); at != batches_.end();) {
-      if (at->second.calls.empty()) {
-        ++at;
-        continue;
-      }
-      dropped.push_back(std::move(at->second));
-      at = batches_.erase(at);
-      openBatches_.fetch_sub(1);
-    }
-  }
-  for (const Batch& batch : dropped) {
-    warn(c10::str(batch.calls.size(), " calls of a coalesced batch were never started: ", why));
-    endDropped(*batch.work, why, hooks_->group);
+  for (const Batch& batch : batches_.takeAll()) {
+    warn(c10::str(batch.calls, " calls of a coalesced batch were never started: ", why));
+    batch.drop(why, hooks_->group);
   }
 }
 
 void ProcessGroupGoccl::startCoalescing() {
-  Batch batch;
-  batch.work = newWork(comm(), {OpType::COALESCED, "goccl:coalesced", {}, {}}, 0);
+  const goccl_comm comm = this->comm();
+  auto work = newWork(comm, {{OpType::COALESCED, "goccl:coalesced"}});
   dropBatch("another batch was started before its end", false);
-  std::lock_guard<std::mutex> lock(batchMutex_);
-  batches_.emplace(threadNumber(), std::move(batch));
-  openBatches_.fetch_add(1);
+  batches_.open(comm, std::move(work), true);
 }
 
-intrusive_ptr<c10d::Work> ProcessGroupGoccl::endCoalescing() {
-  auto batch = takeBatch();
+WorkPtr ProcessGroupGoccl::endCoalescing() {
+  auto batch = batches_.take();
   GOCCL_CHECK(batch.has_value(), "endCoalescing",
               "no batch is open on this thread: startCoalescing() was not called, or the batch was "
               "dropped, as after a refused call, abort() or shutdown()");
-  auto extension = extend(batch->timeout);
+  const auto work = batch->work;
+  if (batch->calls == 0) {
+    library().group_drop(batch->comm, nullptr);
+    work->end(nullptr, std::move(batch->all.outputs));
+    return work;
+  }
+  auto extension = extend(batch->all.timeout);
+  Start start;
+  const goccl_call options = callOptions(batch->all, &start);
   try {
-    batch->work->setSequence(ask(library().comm_sequence, comm()) + batch->collectives);
-    launch(batch->work, std::move(batch->buffers), std::move(batch->outputs), batch->calls,
-           callOptions(batch->timeout, true), std::move(extension));
+    checkStart(library().group_end(batch->comm, &options, &start.handle));
+    work->begin(start, std::move(batch->all), std::move(extension));
   } catch (...) {
-    batch->work->end(std::current_exception());
+    work->end(std::current_exception());
     throw;
   }
-  return batch->work;
+  return work;
 }
 
 // ---- state ------------------------------------------------------------------------------------
-
-uint64_t ProcessGroupGoccl::getSequenceNumberForGroup() {
-  return ask(library().comm_sequence, comm());
-}
 
 std::string ProcessGroupGoccl::nameOf(int64_t rank) const {
   const bool other = !renumbered_.load() && !globalRanks_.empty() && globalRanks_.at(rank) != rank;
@@ -396,33 +267,11 @@ void ProcessGroupGoccl::registerOnCompletionHook(
   onCompletionHook_ = [](const std::shared_ptr<c10d::WorkInfo>&) {};  // for hasHooks()
 }
 
-void ProcessGroupGoccl::waitForPendingWorks() { hooks_->waitForExpected(); }
-
-#ifdef GOCCL_TORCH_HOOKS
-void ProcessGroupGoccl::registerAbortHook(int64_t id, c10d::AbortHook hook) {
-  hooks_->failure.set(id, std::move(hook));
-}
-
-void ProcessGroupGoccl::unregisterAbortHook(int64_t id) { hooks_->failure.remove(id); }
-
-void ProcessGroupGoccl::registerCompletionHook(int64_t id, c10d::CompletionHook hook) {
-  hooks_->completionByKey.set(id, std::move(hook));
-}
-
-void ProcessGroupGoccl::unregisterCompletionHook(int64_t id) { hooks_->completionByKey.remove(id); }
-#endif
-
-bool ProcessGroupGoccl::supportsTensorAlloc(c10::DeviceIndex) { return hasShareableMemory(); }
-
 at::Tensor ProcessGroupGoccl::allocateTensor(long size, at::TensorOptions options) {
   GOCCL_CHECK(size >= 0, "allocateTensor", "`size` is ", size, ", it must be 0 or more");
   GOCCL_CHECK(options.device().is_cpu(), "allocateTensor", "only makes CPU tensors; `device` is ",
               options.device());
   return emptyShareable({size}, c10::typeMetaToScalarType(options.dtype()));
-}
-
-std::unordered_map<std::string, uint64_t> ProcessGroupGoccl::getMemoryStats() {
-  return memoryStats();
 }
 
 c10d::ErrorType ProcessGroupGoccl::getError() {

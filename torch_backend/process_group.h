@@ -6,7 +6,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -15,9 +14,11 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "batches.h"
 #include "extra_time.h"
 #include "hooks.h"
 #include "library.h"
+#include "memory.h"
 #include "options.h"
 #include "store.h"
 #include "timeout.h"
@@ -25,6 +26,10 @@
 #include "work.h"
 
 namespace goccl {
+
+using Tensors = std::vector<at::Tensor>;
+using TensorLists = std::vector<Tensors>;  // one for every rank, or one of one for every rank
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 // A local model of a rank that has ended, as goccl_orphan; none: it is lost.
 struct Orphan {
@@ -62,14 +67,16 @@ class ProcessGroupGoccl : public c10d::Backend {
   ~ProcessGroupGoccl() override;
 
   // "self", "mem", "shm", "tcp" or "verbs".
-  std::string transport(int peer) const;
+  std::string transport(int peer) const {
+    return ask<const char*>(library().comm_transport, comm(), peer);
+  }
   // A JSON object, as of goccl_comm_describe().
-  std::string describe() const;
+  std::string describe() const { return written(library().comm_describe, comm()); }
   // As goccl_comm_algorithm(), of the last collective where no number is given.
   std::string algorithm(std::optional<uint64_t> sequence) const;
 
   const std::string getBackendName() const override { return kBackendName; }
-  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions();
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() { return options_; }
   bool supportsCoalescing() const override { return true; }
   void setTimeout(std::chrono::milliseconds timeout);
   // Counts for the operations that start after it, until the first of them has ended.
@@ -99,7 +106,7 @@ class ProcessGroupGoccl : public c10d::Backend {
   c10d::ReconfigureHandle get_reconfigure_handle() const override;
   // Ends before it returns. Where it throws, a RuntimeError also of arguments, the members are
   // those of before.
-  c10::intrusive_ptr<c10d::Work> reconfigure(const c10d::ReconfigureOptions& opts) override;
+  WorkPtr reconfigure(const c10d::ReconfigureOptions& opts) override;
   // As goccl_comm_reconfigure(); blocks until all have come, or Ctrl-C.
   void reconfigure(const std::string& uuid,
                    const decltype(c10d::ReconfigureOptions::handles)& given,
@@ -108,74 +115,52 @@ class ProcessGroupGoccl : public c10d::Backend {
   bool isInitialized() override { return opened_.load() == 0; }
 #endif
 
-  c10::intrusive_ptr<c10d::Work> broadcast(
-      std::vector<at::Tensor>& tensors,
-      const c10d::BroadcastOptions& opts = c10d::BroadcastOptions()) override;
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts = {}) override;
   // A sparse tensor is handed on to allreduce_sparse().
-  c10::intrusive_ptr<c10d::Work> allreduce(
-      std::vector<at::Tensor>& tensors,
-      const c10d::AllreduceOptions& opts = c10d::AllreduceOptions()) override;
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts = {}) override;
   // The sum over COO tensors in the order of ranks. Takes three dependent steps, and so ends before
   // it returns.
-  c10::intrusive_ptr<c10d::Work> allreduce_sparse(
-      std::vector<at::Tensor>& tensors,
-      const c10d::AllreduceOptions& opts = c10d::AllreduceOptions()) override;
-  c10::intrusive_ptr<c10d::Work> allreduce_coalesced(
-      std::vector<at::Tensor>& tensors,
-      const c10d::AllreduceCoalescedOptions& opts = c10d::AllreduceCoalescedOptions()) override;
-  c10::intrusive_ptr<c10d::Work> reduce(
-      std::vector<at::Tensor>& tensors,
-      const c10d::ReduceOptions& opts = c10d::ReduceOptions()) override;
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts = {}) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& opts = {}) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts = {}) override;
   // Outputs may differ in size from rank to rank, if all ranks agree on them.
-  c10::intrusive_ptr<c10d::Work> allgather(
-      std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
-      const c10d::AllgatherOptions& opts = c10d::AllgatherOptions()) override;
-  c10::intrusive_ptr<c10d::Work> _allgather_base(
-      at::Tensor& output, at::Tensor& input,
-      const c10d::AllgatherOptions& opts = c10d::AllgatherOptions()) override;
-  c10::intrusive_ptr<c10d::Work> allgather_coalesced(
-      std::vector<std::vector<at::Tensor>>& outputLists, std::vector<at::Tensor>& inputs,
-      const c10d::AllgatherOptions& opts = c10d::AllgatherOptions()) override;
-  c10::intrusive_ptr<c10d::Work> allgather_into_tensor_coalesced(
-      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
-      const c10d::AllgatherOptions& opts = c10d::AllgatherOptions()) override;
-  c10::intrusive_ptr<c10d::Work> gather(
-      std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
-      const c10d::GatherOptions& opts = c10d::GatherOptions()) override;
-  c10::intrusive_ptr<c10d::Work> gather_into_tensor(
-      at::Tensor& output, at::Tensor& input,
-      const c10d::GatherOptions& opts = c10d::GatherOptions());
-  c10::intrusive_ptr<c10d::Work> scatter(
-      std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
-      const c10d::ScatterOptions& opts = c10d::ScatterOptions()) override;
+  WorkPtr allgather(TensorLists& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& opts = {}) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& opts = {}) override;
+  WorkPtr allgather_coalesced(TensorLists& outputLists, Tensors& inputs,
+                              const c10d::AllgatherOptions& opts = {}) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& opts = {}) override;
+  WorkPtr gather(TensorLists& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& opts = {}) override;
+  WorkPtr gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                             const c10d::GatherOptions& opts = {});
+  WorkPtr scatter(Tensors& outputs, TensorLists& inputs,
+                  const c10d::ScatterOptions& opts = {}) override;
   // Inputs may differ in size from rank to rank, if all ranks agree on them.
-  c10::intrusive_ptr<c10d::Work> reduce_scatter(
-      std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
-      const c10d::ReduceScatterOptions& opts = c10d::ReduceScatterOptions()) override;
-  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
-      at::Tensor& output, at::Tensor& input,
-      const c10d::ReduceScatterOptions& opts = c10d::ReduceScatterOptions()) override;
-  c10::intrusive_ptr<c10d::Work> reduce_scatter_tensor_coalesced(
-      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
-      const c10d::ReduceScatterOptions& opts = c10d::ReduceScatterOptions()) override;
-  c10::intrusive_ptr<c10d::Work> alltoall_base(
-      at::Tensor& output, at::Tensor& input, std::vector<int64_t>& outputSplits,
-      std::vector<int64_t>& inputSplits,
-      const c10d::AllToAllOptions& opts = c10d::AllToAllOptions()) override;
-  c10::intrusive_ptr<c10d::Work> alltoall(
-      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
-      const c10d::AllToAllOptions& opts = c10d::AllToAllOptions()) override;
-  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int dst, int tag) override;
-  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int src, int tag) override;
-  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
-  c10::intrusive_ptr<c10d::Work> barrier(
-      const c10d::BarrierOptions& opts = c10d::BarrierOptions()) override;
+  WorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                         const c10d::ReduceScatterOptions& opts = {}) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& opts = {}) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& opts = {}) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& outputSplits,
+                        std::vector<int64_t>& inputSplits,
+                        const c10d::AllToAllOptions& opts = {}) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs,
+                   const c10d::AllToAllOptions& opts = {}) override;
+  WorkPtr send(Tensors& tensors, int dst, int tag) override;
+  WorkPtr recv(Tensors& tensors, int src, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+  WorkPtr barrier(const c10d::BarrierOptions& opts = {}) override;
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool waitAllRanks = false) override;
 
   // From here to endCoalescing() the calls of this thread are checked and recorded only. They all
   // return the work that endCoalescing() starts. A refused call drops the batch.
   void startCoalescing() override;
-  c10::intrusive_ptr<c10d::Work> endCoalescing() override;
+  WorkPtr endCoalescing() override;
   // Drops this thread's batch, if it has one: nothing of it is started, its work ends with an error
   // that says `why`, and if it has collectives, the other ranks are told that a call was refused.
   // `collective`: they are told in any case.
@@ -196,14 +181,16 @@ class ProcessGroupGoccl : public c10d::Backend {
   // The library's number of the last collective that was started or refused. It counts from 0 on
   // every rank: there is nothing to agree on.
   void setSequenceNumberForGroup() override {}
-  uint64_t getSequenceNumberForGroup() override;
+  uint64_t getSequenceNumberForGroup() override {
+    return ask<uint64_t>(library().comm_sequence, comm());
+  }
 
   // The hook is called for every work that begins from now on and ends well: see Hooks. This takes
   // a callback of the library for each.
   void registerOnCompletionHook(
       std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
   // Waits until the hook has been called for all works that have begun since its registration.
-  void waitForPendingWorks() override;
+  void waitForPendingWorks() override { hooks_->waitForExpected(); }
 #ifdef GOCCL_TORCH_HOOKS
   // These can be registered always. But where they are said to be supported the flight recorder,
   // which torch makes a part of every group, registers its own: they cost each operation a third of
@@ -214,17 +201,21 @@ class ProcessGroupGoccl : public c10d::Backend {
   bool supportsCompletionHooks() const { return dist_debug_level_ != c10d::DebugLevel::Off; }
   // Called when an operation fails, before anybody is told; once in the life of the group. Not for
   // abort(), nor for what is refused.
-  void registerAbortHook(int64_t id, c10d::AbortHook hook);
-  void unregisterAbortHook(int64_t id);
+  void registerAbortHook(int64_t id, c10d::AbortHook hook) {
+    hooks_->failure.set(id, std::move(hook));
+  }
+  void unregisterAbortHook(int64_t id) { hooks_->failure.remove(id); }
   // As registerOnCompletionHook().
-  void registerCompletionHook(int64_t id, c10d::CompletionHook hook);
-  void unregisterCompletionHook(int64_t id);
+  void registerCompletionHook(int64_t id, c10d::CompletionHook hook) {
+    hooks_->completionByKey.set(id, std::move(hook));
+  }
+  void unregisterCompletionHook(int64_t id) { hooks_->completionByKey.remove(id); }
 #endif
 
   // Memory as of goccl.empty().
-  bool supportsTensorAlloc(c10::DeviceIndex device);
+  bool supportsTensorAlloc(c10::DeviceIndex) { return hasShareableMemory(); }
   at::Tensor allocateTensor(long size, at::TensorOptions options = {});
-  std::unordered_map<std::string, uint64_t> getMemoryStats();
+  std::unordered_map<std::string, uint64_t> getMemoryStats() { return memoryStats(); }
 
   // Works are always timed.
   void enableCollectivesTiming() override {}
@@ -238,21 +229,21 @@ class ProcessGroupGoccl : public c10d::Backend {
   // As goccl_comm_recover() and its kin. After recover() rank and size are those of the members
   // that are left.
   void recover(std::optional<Timeout> timeout);
-  void revoke(const std::string& reason);
+  void revoke(const std::string& reason) { check(library().comm_revoke(comm(), reason.c_str())); }
   uint64_t agree(uint64_t flags);
-  uint32_t epoch() const;
+  uint32_t epoch() const { return ask<uint32_t>(library().comm_epoch, comm()); }
   std::vector<goccl_member> members() const;
   // As goccl_checkpoint() and its kin.
   void checkpoint(std::string global, std::string local, int replicas);
   Checkpoint loadCheckpoint();
-  uint64_t versionNumber() const;
+  uint64_t versionNumber() const { return ask<uint64_t>(library().version_number, comm()); }
   // A group of one becomes a part of the group that has the handles, or of that which is found
   // where GOCCL_JOIN, GOCCL_STORE or the group's own store say.
   void join(const std::vector<std::string>& handles, std::optional<Timeout> timeout);
   // Lets such groups find this one, in its own store or at the etcd of GOCCL_STORE.
   void publish();
-  std::string handle() const;
-  int joining() const;
+  std::string handle() const { return written(library().comm_handle, anyComm()); }
+  int joining() const { return ask<int>(library().comm_joining, comm()); }
 
   // Collectives that have ended when they return, on the calling thread and with as little as
   // possible around the library's call. They take their places in the order of the others. Roots
@@ -268,52 +259,20 @@ class ProcessGroupGoccl : public c10d::Backend {
   void barrierNow();
 
  private:
-  // A library call of which only communicator, options and work handle are open. Where it need not
-  // be kept for later its type is left as it is, which spares an allocation.
-  using Call = std::function<goccl_result(goccl_comm, const goccl_call*, goccl_work*)>;
-
-  // What one operation is, apart from its calls.
-  struct Operation {
-    c10d::OpType type;
-    const char* title;
-    at::TensorList inputs;
-    std::vector<at::Tensor> outputs;
-    std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
-    bool async = true;
-    int source = WorkInfo::kNoSource;
-    const char* schedule = nullptr;  // of an all-to-all that blocks
-
-    bool pointToPoint() const {
-      return type == c10d::OpType::SEND || source != WorkInfo::kNoSource;
-    }
-  };
-
-  // The calls of one thread from startCoalescing() on.
-  struct Batch {
-    c10::intrusive_ptr<Work> work;
-    Buffers buffers;
-    std::vector<Call> calls;
-    std::vector<at::Tensor> outputs;
-    std::chrono::milliseconds timeout = c10d::kUnsetTimeout;  // the longest that a call asked for
-    uint64_t collectives = 0;
-  };
-
   // The communicator; throws after shutdown(), and before it has members.
   goccl_comm comm() const;
   // The communicator, with members or without; 0 after shutdown().
   goccl_comm anyComm() const;
   // comm() where there is none.
   [[noreturn]] void refuseWithoutComm() const;
-  goccl_call callOptions(std::chrono::milliseconds timeout, bool async,
-                         const char* schedule = nullptr) const;
+  // How an operation is called. `start` gets what the library tells of it.
+  static goccl_call callOptions(const Operation& operation, Start* start);
   // Adds the extra time to the timeout of an operation that is about to start. What it returns is
   // to be kept until the operation has ended.
   std::shared_ptr<void> extend(std::chrono::milliseconds& timeout) const;
-  c10::intrusive_ptr<Work> newWork(goccl_comm comm, const Operation& operation,
-                                   uint64_t collectives) const;
+  // The work of an operation that is about to start.
+  c10::intrusive_ptr<Work> newWork(goccl_comm comm, const Operation& operation) const;
   void refuse(const std::exception& why, bool collective);
-  // Ends the making of a group.
-  void begin();
   // Asks the library for rank and size, which have changed.
   void renumber();
   // The same, if the members have changed: by themselves, where survivors complete a collective.
@@ -322,28 +281,27 @@ class ProcessGroupGoccl : public c10d::Backend {
   std::string nameOf(int64_t rank) const;
   // Throws where the start that has just returned `result` failed.
   void checkStart(goccl_result result) const;
-  // Starts one library call, or records it if this thread is coalescing.
-  template <typename AnyCall>
-  c10::intrusive_ptr<c10d::Work> start(Operation operation, Buffers buffers, AnyCall call);
+  // Starts one library call, or records it if this thread is coalescing. `prepare` checks the
+  // arguments, adds their memory to the operation, and returns the call.
+  template <typename Prepare>
+  WorkPtr start(Operation operation, Prepare prepare);
   // Makes one library call and returns when it has ended. A work is made only where one is needed:
   // by a profiler, or a wait that takes longer than the library's start.
-  template <typename AnyCall>
-  void runNow(Operation operation, Buffers buffers, AnyCall call);
+  template <typename Prepare>
+  void runNow(Operation operation, Prepare prepare);
   // Starts several as one work, or records them.
-  c10::intrusive_ptr<c10d::Work> startAll(Operation operation, Buffers buffers,
-                                          std::vector<Call> calls);
-  // Records the calls if this thread is coalescing, and returns the work of its batch; else
-  // nullptr.
-  c10::intrusive_ptr<c10d::Work> record(Operation& operation, Buffers& buffers,
-                                        std::vector<Call> calls);
-  void launch(const c10::intrusive_ptr<Work>& work, Buffers buffers,
-              std::vector<at::Tensor> outputs, const std::vector<Call>& calls,
-              const goccl_call& options, std::shared_ptr<void> extension);
-  // Takes this thread's batch out of the books, if there is one.
-  std::optional<Batch> takeBatch();
+  template <typename Prepare>
+  WorkPtr startAll(Operation operation, Prepare prepare);
+  // Starts or records one call that is prepared.
+  template <typename Call>
+  WorkPtr launch(Operation& operation, const Call& call);
+  // Records calls if this thread is coalescing, and returns the work of its batch; else nullptr.
+  template <typename Call>
+  WorkPtr record(Operation& operation, const std::vector<Call>& calls);
   // Drops the batches of all threads in which something was recorded.
   void dropBatches(const std::string& why);
-  bool coalescing() const { return openBatches_.load(std::memory_order_relaxed) != 0; }
+  // Refuses a call of a thread that is coalescing.
+  void refuseInBatch(const char* title);
 
   // Each checks the arguments of one operation, adds its memory to `buffers`, and returns its call.
   auto broadcastCall(Buffers& buffers, const at::Tensor& tensor, int64_t root);
@@ -358,14 +316,10 @@ class ProcessGroupGoccl : public c10d::Backend {
   auto allToAllCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
                     const std::vector<int64_t>& outputSplits,
                     const std::vector<int64_t>& inputSplits);
-  // Refuses a call of a thread that is coalescing.
-  void refuseInBatch(const char* title);
-  c10::intrusive_ptr<c10d::Work> receive(std::vector<at::Tensor>& tensors, int src, int tag,
-                                         const char* name, const char* title, c10d::OpType type);
+  WorkPtr receive(Tensors& tensors, int src, int tag, const Kind& kind, const char* name);
   // One contiguous block from every rank, in the order of ranks.
-  std::vector<at::Tensor> gatherBlocks(const at::Tensor& mine,
-                                       const std::vector<std::vector<int64_t>>& sizes,
-                                       std::chrono::milliseconds timeout);
+  Tensors gatherBlocks(const at::Tensor& mine, const std::vector<std::vector<int64_t>>& sizes,
+                       std::chrono::milliseconds timeout);
 
   const c10::intrusive_ptr<Options> options_;
   const std::shared_ptr<Hooks> hooks_;
@@ -378,50 +332,73 @@ class ProcessGroupGoccl : public c10d::Backend {
   const std::vector<int> globalRanks_;       // of the first members
   std::atomic<uint32_t> epoch_{0};           // of rank and size, where followMembers() is called
   std::atomic<bool> renumbered_{false};      // there have been others since
-
-  std::atomic<int> openBatches_{0};
-  std::mutex batchMutex_;
-  std::unordered_map<uint64_t, Batch> batches_;  // by threadNumber(); guarded by batchMutex_
+  Batches batches_;
 };
 
-template <typename AnyCall>
-c10::intrusive_ptr<c10d::Work> ProcessGroupGoccl::start(Operation operation, Buffers buffers,
-                                                        AnyCall call) {
-  if (coalescing()) {
-    if (auto work = record(operation, buffers, {call})) {
+template <typename Prepare>
+WorkPtr ProcessGroupGoccl::start(Operation operation, Prepare prepare) {
+  auto call = guarded([&] { return prepare(operation); }, !operation.pointToPoint());
+  return launch(operation, call);
+}
+
+template <typename Call>
+WorkPtr ProcessGroupGoccl::launch(Operation& operation, const Call& call) {
+  if (batches_.any()) {
+    if (auto work = record(operation, std::vector<Call>{call})) {
       return work;
     }
   }
   const goccl_comm comm = this->comm();
   auto extension = extend(operation.timeout);
-  auto work = newWork(comm, operation, operation.pointToPoint() ? 0 : 1);
-  const goccl_call options = callOptions(operation.timeout, operation.async, operation.schedule);
-  goccl_work handle = 0;
-  checkStart(call(comm, &options, &handle));
-  work->begin(handle, std::move(buffers), std::move(operation.outputs), std::move(extension));
+  auto work = newWork(comm, operation);
+  Start start;
+  const goccl_call options = callOptions(operation, &start);
+  checkStart(call(comm, &options, &start.handle));
+  work->begin(start, std::move(operation), std::move(extension));
   return work;
 }
 
-template <typename AnyCall>
-void ProcessGroupGoccl::runNow(Operation operation, Buffers buffers, AnyCall call) {
-  refuseInBatch(operation.title);
+template <typename Call>
+WorkPtr ProcessGroupGoccl::record(Operation& operation, const std::vector<Call>& calls) {
+  return guarded([&] { return batches_.record(operation, calls); }, !operation.pointToPoint());
+}
+
+template <typename Prepare>
+WorkPtr ProcessGroupGoccl::startAll(Operation operation, Prepare prepare) {
+  const auto calls = guarded([&] { return prepare(operation); });
+  if (calls.size() == 1) {
+    return launch(operation, calls[0]);
+  }
+  if (auto work = record(operation, calls)) {
+    return work;
+  }
+  const goccl_comm comm = this->comm();
+  batches_.open(comm, newWork(comm, operation), operation.async);
+  record(operation, calls);
+  return endCoalescing();
+}
+
+template <typename Prepare>
+void ProcessGroupGoccl::runNow(Operation operation, Prepare prepare) {
   operation.async = false;
+  auto call = guarded([&] { return prepare(operation); });
+  refuseInBatch(operation.kind.title);
   if (at::hasCallbacks()) {
-    start(std::move(operation), std::move(buffers), std::move(call))->wait();
+    launch(operation, call)->wait();
     return;
   }
   auto extension = extend(operation.timeout);
-  const goccl_call options = callOptions(operation.timeout, operation.async, operation.schedule);
-  goccl_work handle = 0;
+  Start start;
+  const goccl_call options = callOptions(operation, &start);
   const goccl_comm comm = this->comm();
-  checkStart(call(comm, &options, &handle));
-  if (handle == GOCCL_WORK_DONE) {
-    buffers.finish();
+  checkStart(call(comm, &options, &start.handle));
+  if (start.handle == GOCCL_WORK_DONE) {
+    operation.buffers.finish();
     hooks_->follow();
     return;
   }
-  auto work = newWork(comm, operation, 0);
-  work->begin(handle, std::move(buffers), {}, std::move(extension));
+  auto work = newWork(comm, operation);
+  work->begin(start, std::move(operation), std::move(extension));
   work->wait();
 }
 

@@ -15,30 +15,6 @@ namespace {
 
 std::atomic<uint64_t> lastKey{0};
 
-// The library's name of an operation, "" for several.
-const char* operationOf(c10d::OpType type) {
-  switch (type) {
-    case c10d::OpType::ALLREDUCE:
-    case c10d::OpType::ALLREDUCE_COALESCED: return "allreduce";
-    case c10d::OpType::REDUCE: return "reduce";
-    case c10d::OpType::BROADCAST: return "broadcast";
-    case c10d::OpType::ALLGATHER:
-    case c10d::OpType::_ALLGATHER_BASE:
-    case c10d::OpType::ALLGATHER_COALESCED: return "allgather";
-    case c10d::OpType::REDUCE_SCATTER:
-    case c10d::OpType::_REDUCE_SCATTER_BASE: return "reduce_scatter";
-    case c10d::OpType::GATHER: return "gather";
-    case c10d::OpType::SCATTER: return "scatter";
-    case c10d::OpType::ALLTOALL:
-    case c10d::OpType::ALLTOALL_BASE: return "alltoall";
-    case c10d::OpType::BARRIER: return "barrier";
-    case c10d::OpType::SEND: return "send";
-    case c10d::OpType::RECV:
-    case c10d::OpType::RECVANYSOURCE: return "recv";
-    default: return "";
-  }
-}
-
 // Spares the usual case the copy of the list.
 std::optional<std::vector<at::Tensor>> shown(at::TensorList inputs) {
   return at::hasCallbacks() ? std::make_optional(inputs.vec()) : std::nullopt;
@@ -46,14 +22,16 @@ std::optional<std::vector<at::Tensor>> shown(at::TensorList inputs) {
 
 }  // namespace
 
-Work::Work(int rank, goccl_comm comm, std::shared_ptr<Hooks> hooks, const WorkInfo& info,
-           at::TensorList inputs)
-    : c10d::Work(rank, info.type, at::hasCallbacks() ? info.title : nullptr, shown(inputs)),
+Work::Work(int rank, goccl_comm comm, std::shared_ptr<Hooks> hooks, const Operation& operation,
+           std::chrono::milliseconds timeout)
+    : c10d::Work(rank, operation.kind.type, at::hasCallbacks() ? operation.kind.title : nullptr,
+                 shown(operation.inputs)),
       comm_(comm),
       hooks_(std::move(hooks)),
-      info_(info),
+      kind_(operation.kind),
+      timeout_(timeout),
+      source_(operation.source),
       key_(lastKey.fetch_add(1, std::memory_order_relaxed) + 1),
-      sequence_(info.sequence),
       started_(Time::clock::now()) {}
 
 Work::~Work() {
@@ -90,20 +68,20 @@ Work::~Work() {
   lib.work_free(handle);
 }
 
-void Work::begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> outputs,
-                 std::shared_ptr<void> extension) {
-  buffers_ = std::move(buffers);
-  outputs_ = std::move(outputs);
+void Work::begin(const Start& start, Operation&& operation, std::shared_ptr<void> extension) {
+  sequence_.store(start.sequence);
+  contributors_ = start.contributors;
+  buffers_ = std::move(operation.buffers);
+  outputs_ = std::move(operation.outputs);
   extension_ = std::move(extension);
-  expected_ = hooks_->expect(info_.type);
-  if (handle == GOCCL_WORK_DONE) {
-    library().work_contributors(handle, &contributors_);  // stays 0 for sends
+  expected_ = hooks_->expect(kind_.type);
+  if (start.handle == GOCCL_WORK_DONE) {
     complete(GOCCL_OK);
     return;
   }
   const bool observed =
       recordFunctionEndCallback_ != nullptr || extension_ != nullptr || expected_ != 0;
-  handle_.store(handle, std::memory_order_release);
+  handle_.store(start.handle, std::memory_order_release);
   bool awaited = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -114,10 +92,11 @@ void Work::begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> out
   }
 }
 
-void Work::end(std::exception_ptr exception, std::vector<at::Tensor> outputs, int contributors) {
+void Work::end(std::exception_ptr exception, std::vector<at::Tensor> outputs, const Start& start) {
   outputs_ = std::move(outputs);
-  contributors_ = contributors;
-  expected_ = hooks_->expect(info_.type);
+  sequence_.store(start.sequence);
+  contributors_ = start.contributors;
+  expected_ = hooks_->expect(kind_.type);
   ending_.store(true);
   settle(std::move(exception));
 }
@@ -155,7 +134,7 @@ void Work::settle(std::exception_ptr exception) noexcept {
 }
 
 Hooks::Completion Work::completion() const {
-  return {std::make_shared<c10d::WorkInfo>(info_.type, sequence_.load(), started_, ended_,
+  return {std::make_shared<c10d::WorkInfo>(kind_.type, sequence_.load(), started_, ended_,
                                            ended_ - started_),
           key_};
 }
@@ -231,10 +210,10 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   };
   const auto giveUp = [&] {
     raise({GOCCL_TIMEOUT,
-           c10::str("goccl: wait(): Operation timed out! The operation ", info_.title,
+           c10::str("goccl: wait(): Operation timed out! The operation ", kind_.title,
                     " has not ended after ", timeout.count(),
                     " ms; it goes on, and may be waited for again"),
-           detailOf(hooks_->group, operationOf(info_.type), sequence_.load())});
+           detailOf(hooks_->group, kind_.name, sequence_.load())});
   };
   if (handle == 0 && !ending_.load()) {
     uint64_t caller = threadNumber();
@@ -244,36 +223,30 @@ bool Work::wait(std::chrono::milliseconds timeout) {
         "started: it starts at the batch's end, where the `with` block or endCoalescing() is");
     return true;
   }
-  while (!ending_.load()) {
+  for (;;) {
     const auto slice =
         bounded ? std::clamp(remaining(), std::chrono::milliseconds(0), kSlice) : kSlice;
-    const goccl_result result = library().work_wait(handle, slice.count());
-    if (result != GOCCL_IN_PROGRESS) {
+    if (ending_.load()) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      if (!told()) {  // another thread is at it still
+        cv_.wait_for(lock, slice);
+      }
+      if (told()) {
+        if (exception_ != nullptr) {
+          std::rethrow_exception(exception_);
+        }
+        return true;
+      }
+    } else if (const goccl_result result = library().work_wait(handle, slice.count());
+               result != GOCCL_IN_PROGRESS) {
       complete(result);
-      break;
+      continue;
     }
     checkSignals();
     if (bounded && remaining().count() <= 0) {
       giveUp();
     }
   }
-  // Another thread may be at it still.
-  std::unique_lock<std::mutex> lock(mutex_);
-  while (!told()) {
-    if (cv_.wait_for(lock, bounded ? std::min(remaining(), kSlice) : kSlice) ==
-        std::cv_status::timeout) {
-      lock.unlock();
-      checkSignals();
-      lock.lock();
-      if (bounded && !told() && remaining().count() <= 0) {
-        giveUp();
-      }
-    }
-  }
-  if (exception_ != nullptr) {
-    std::rethrow_exception(exception_);
-  }
-  return true;
 }
 
 bool Work::told() const { return completed_ && (future_ == nullptr || future_->completed()); }
@@ -297,8 +270,8 @@ std::exception_ptr Work::exception() const {
 }
 
 int Work::sourceRank() const {
-  if (info_.source != GOCCL_ANY_SOURCE) {
-    return info_.source >= 0 ? info_.source : c10d::Work::sourceRank();
+  if (source_ != GOCCL_ANY_SOURCE) {
+    return source_ >= 0 ? source_ : c10d::Work::sourceRank();
   }
   int rank = -1;
   check(library().work_source(handle_.load(), &rank));
@@ -311,12 +284,6 @@ std::vector<at::Tensor> Work::result() {
       "Work needs to be completed before calling result(). Should call wait() before result().");
   return outputs_;
 }
-
-void Work::synchronize() { wait(kNoTimeout); }
-
-void Work::blockCurrentStream() { wait(kNoTimeout); }
-
-void Work::abort() { check(library().abort(comm_, "Work.abort() was called")); }
 
 c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
   {
@@ -350,7 +317,7 @@ int Work::contributors() {
   if (handle_.load() != 0) {
     check(library().work_contributors(handle_.load(), &n));
   }
-  TORCH_CHECK_VALUE(n > 0, "goccl: contributors(): the work ", info_.title,
+  TORCH_CHECK_VALUE(n > 0, "goccl: contributors(): the work ", kind_.title,
                     " is not one of collectives: only these have contributors");
   return n;
 }
@@ -363,11 +330,27 @@ float Work::getDuration() const {
   return std::chrono::duration<float, std::milli>(ended_ - started_).count();
 }
 
-uint64_t Work::getSequencenumber() const { return sequence_.load(); }
-
-std::chrono::milliseconds Work::getTimeout() const { return info_.timeout; }
-
-uint64_t Work::getCompletionKey() const { return key_; }
+void await(goccl_work work, goccl_comm comm) {
+  const WithoutGil released;
+  const Library& lib = library();
+  goccl_result result = GOCCL_IN_PROGRESS;
+  try {
+    while ((result = lib.work_wait(work, kSlice.count())) == GOCCL_IN_PROGRESS) {
+      checkSignals();
+    }
+  } catch (...) {
+    if (comm != 0) {
+      lib.abort(comm, "it was interrupted");
+    }
+    lib.work_free(work);  // no result is written any more
+    throw;
+  }
+  Failure failure = result == GOCCL_OK ? Failure{GOCCL_OK, {}, {}} : lastFailure(result);
+  lib.work_free(work);
+  if (result != GOCCL_OK) {
+    raise(std::move(failure));
+  }
+}
 
 uint64_t threadNumber() {
   static std::atomic<uint64_t> last{0};

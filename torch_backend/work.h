@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "buffers.h"
@@ -18,15 +19,34 @@
 
 namespace goccl {
 
-// What is known of a work before its start.
-struct WorkInfo {
+// What an operation is called.
+struct Kind {
   c10d::OpType type;
-  const char* title;                  // of the profiler's record: "goccl:all_reduce"
-  std::chrono::milliseconds timeout;  // of the operation
-  uint64_t sequence;
-  int source;  // of a receive: the rank it names, GOCCL_ANY_SOURCE, else kNoSource
+  const char* title;      // of the profiler's record
+  const char* name = "";  // the library's; "" for several
+};
 
+// One operation before its start.
+struct Operation {
   static constexpr int kNoSource = -2;
+
+  Kind kind;
+  at::TensorList inputs;            // for the profiler
+  std::vector<at::Tensor> outputs;  // result() of its work, and the value of its future
+  std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
+  bool async = true;
+  int source = kNoSource;          // of a receive: the rank it names, or GOCCL_ANY_SOURCE
+  const char* schedule = nullptr;  // of an all-to-all that blocks
+  Buffers buffers;
+
+  bool pointToPoint() const { return kind.type == c10d::OpType::SEND || source != kNoSource; }
+};
+
+// What the start of an operation has left.
+struct Start {
+  goccl_work handle = 0;
+  uint64_t sequence = 0;  // as in goccl_call
+  int contributors = 0;   // likewise
 };
 
 // A work goes on inside the library without anyone's help. Its end is noticed by the first
@@ -35,20 +55,17 @@ struct WorkInfo {
 // its value, before anyone is told.
 class Work : public c10d::Work {
  public:
-  // The profiler shows the shapes of `inputs`.
-  Work(int rank, goccl_comm comm, std::shared_ptr<Hooks> hooks, const WorkInfo& info,
-       at::TensorList inputs);
+  // The profiler shows the shapes of the operation's inputs. `timeout` is in effect.
+  Work(int rank, goccl_comm comm, std::shared_ptr<Hooks> hooks, const Operation& operation,
+       std::chrono::milliseconds timeout);
   ~Work() override;
 
-  // Of a batch, before its start: the number of its last collective.
-  void setSequence(uint64_t sequence) { sequence_.store(sequence); }
-  // Called once, right after the start. `outputs` become result() and the value of the future.
-  // `extension` is what is to be let go of at the work's end, even if nobody asks for that.
-  void begin(goccl_work handle, Buffers buffers, std::vector<at::Tensor> outputs,
-             std::shared_ptr<void> extension);
+  // Called once, right after the start, with what that has told. `extension` is what is to be let
+  // go of at the work's end, even if nobody asks for that.
+  void begin(const Start& start, Operation&& operation, std::shared_ptr<void> extension);
   // Called instead of begin(): ends a work that the library never had.
   void end(std::exception_ptr exception, std::vector<at::Tensor> outputs = {},
-           int contributors = 0);
+           const Start& start = {});
   // Of a batch that is being recorded: lets the next wait() of a thread return at once. The thread
   // is named by its threadNumber(); 0: none.
   void letPass(uint64_t thread) { passes_.store(thread); }
@@ -58,26 +75,26 @@ class Work : public c10d::Work {
   std::exception_ptr exception() const override;
   int sourceRank() const override;
   std::vector<at::Tensor> result() override;
-  void synchronize() override;
+  void synchronize() override { wait(kNoTimeout); }
   // Ends at the operation's own timeout at the latest. A shorter `timeout` throws and leaves the
   // work running. On the main thread a Ctrl-C ends the wait. Of a batch that is being recorded
   // nothing has started: it throws, but returns true once after a blocking call, for torch has
   // those wait too.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   // Breaks the communicator: no single operation of it can be given up alone.
-  void abort() override;
+  void abort() override { check(library().abort(comm_, "Work.abort() was called")); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   // With how many ranks' contributions the collectives have ended: see goccl_work_contributors().
   // Throws what the work has ended with, and a RuntimeError before its end.
   int contributors();
   // Milliseconds from the start to when the end was noticed.
   float getDuration() const override;
-  uint64_t getSequencenumber() const override;
+  uint64_t getSequencenumber() const override { return sequence_.load(); }
 
   // Not virtual in the oldest torch that is supported.
-  std::chrono::milliseconds getTimeout() const;
-  uint64_t getCompletionKey() const;
-  void blockCurrentStream();
+  std::chrono::milliseconds getTimeout() const { return timeout_; }
+  uint64_t getCompletionKey() const { return key_; }
+  void blockCurrentStream() { wait(kNoTimeout); }
 
  private:
   // Completes the work if the library has ended it.
@@ -95,15 +112,17 @@ class Work : public c10d::Work {
 
   const goccl_comm comm_;
   const std::shared_ptr<Hooks> hooks_;
-  const WorkInfo info_;
-  const uint64_t key_;                 // of this work only, in this process
-  int contributors_ = 0;               // to collectives without a handle
-  std::atomic<goccl_work> handle_{0};  // 0: not begun
+  const Kind kind_;
+  const std::chrono::milliseconds timeout_;  // of the operation
+  const int source_;                         // as in Operation
+  const uint64_t key_;                       // of this work only, in this process
+  int contributors_ = 0;                     // to collectives without a handle
+  std::atomic<goccl_work> handle_{0};        // 0: not begun
   std::atomic<bool> ending_{false};
   std::atomic<bool> listening_{false};
   std::atomic<bool> complete_{false};
   std::atomic<uint64_t> passes_{0};
-  std::atomic<uint64_t> sequence_;
+  std::atomic<uint64_t> sequence_{0};
   Buffers buffers_;
   std::vector<at::Tensor> outputs_;
   std::shared_ptr<void> extension_;
@@ -114,6 +133,18 @@ class Work : public c10d::Work {
   const Time started_;
   Time ended_;
 };
+
+// Waits for a work that a call which takes long has left, looks for signals meanwhile, and gives
+// the work back. Throws what it has failed with. A signal aborts the communicator, unless it is 0.
+void await(goccl_work work, goccl_comm comm);
+
+// Makes such a call, without the work, and waits for it.
+template <typename Function, typename... Arguments>
+void run(goccl_comm comm, Function call, Arguments... arguments) {
+  goccl_work work = 0;
+  check(call(arguments..., &work));
+  await(work, comm);
+}
 
 // A number of the calling thread that no other thread ever has, as thread ids are used again.
 uint64_t threadNumber();

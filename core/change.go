@@ -38,8 +38,10 @@ func (c *Comm) install(ranks roster.Roster, number uint32, follows bool) error {
 	return nil
 }
 
-// begin makes an epoch the present one, and tells the acceptor.
+// begin makes an epoch the present one, and tells the acceptor. What was decided on the one before
+// is over.
 func (c *Comm) begin(e *epoch.Epoch) {
+	c.decided = nil
 	c.present.Store(e)
 	c.acceptor.Moved(join.Epoch{Roster: &e.Roster, Number: e.Number(), Decisions: e.Decisions()})
 }

@@ -185,11 +185,7 @@ func (c *Comm) beginNext() error {
 	}
 	e.Finish(e.Members.Errorf(fault.ErrRevoked, "epoch %d has ended: its members go on in the next "+
 		"one", e.Number()))
-	err = c.install(ranks, e.Number()+1, true)
-	if c.present.Load() != e {
-		c.decided = nil
-	}
-	if err != nil {
+	if err := c.install(ranks, e.Number()+1, true); err != nil {
 		return err
 	}
 	c.shared.Suspended.Settle(d.ended, &d.Record.Judgement, d.Value.Rank, d.transfers)

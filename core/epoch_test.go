@@ -114,6 +114,17 @@ func TestRenewAfterADecision(t *testing.T) {
 	}
 }
 
+// A decision on a next epoch that could not be made does not outlive a renewal.
+func TestRenewInPlaceOfADecision(t *testing.T) {
+	w := newWorld(t, "shm", 2, time.Minute)
+	for _, c := range w.comms {
+		c.decided = &successor{}
+	}
+	renewAll(t, w, 1)
+	w.each(func(rank int) error { return w.comms[rank].Recover(soon(t)) })
+	checkMembers(t, w)
+}
+
 func TestRenewWithoutAPeer(t *testing.T) {
 	w := newWorld(t, "shm", 3, time.Minute)
 	collectives(t, w, 3, 1000, false)

@@ -58,6 +58,8 @@ extern "C" {
 #define GOCCL_VERSION_MINOR 1
 #define GOCCL_VERSION_PATCH 0
 
+/* ---- codes, types and constants ------------------------------------------------------------ */
+
 typedef enum {
   GOCCL_OK = 0,
   GOCCL_INVALID_ARGUMENT = 1, /* the text names the argument, what was given and what is allowed */
@@ -433,6 +435,8 @@ goccl_result goccl_comm_members(goccl_comm comm, goccl_member *members, size_t s
  * of the members. Thread-safe, never blocks. */
 goccl_result goccl_comm_epoch(goccl_comm comm, uint32_t *epoch);
 
+/* ---- checkpoints --------------------------------------------------------------------------- */
+
 /* Makes the next version of the models, in memory: a global one, which is the same on all ranks,
  * and a local one for each rank, of which `replicas` >= 0 other ranks keep copies, or all others
  * where they are fewer: those of other hosts first, and no two of a host while others have none.
@@ -492,6 +496,8 @@ goccl_result goccl_orphans(goccl_comm comm, goccl_orphan *orphans, size_t size, 
  * the first. Thread-safe, never blocks. Like RabitVersionNumber. */
 goccl_result goccl_version_number(goccl_comm comm, uint64_t *version);
 
+/* ---- members by their handles -------------------------------------------------------------- */
+
 /* Names this process's end of a communicator to those that are to be members with it: a text of
  * base64, with the address of the process and a random number, which stays the same until
  * goccl_destroy(). Hand it to them by any means; without GOCCL_SECRET keep it among them. Copies at
@@ -547,7 +553,7 @@ goccl_result goccl_mem_free(void *memory);
  * was read so of peers' memory. Thread-safe. */
 goccl_result goccl_mem_stats(uint64_t *registered, uint64_t *given, uint64_t *taken);
 
-/* ---- the end ------------------------------------------------------------------------------ */
+/* ---- failures, and the end ----------------------------------------------------------------- */
 
 /* Ends a communicator in good order: works not yet finished end with GOCCL_ABORTED, peers are told
  * that this rank has left, and everything that it held is released. Waits for a peer only where
@@ -586,6 +592,8 @@ goccl_result goccl_failed_ranks(goccl_comm comm, int *ranks, size_t size, size_t
  * goccl_comm_join() return GOCCL_ABORTED, some seconds later where a store does not answer. Bounded
  * in time. */
 goccl_result goccl_shutdown(void);
+
+/* ---- what a communicator tells, and its timeout -------------------------------------------- */
 
 goccl_result goccl_comm_rank(goccl_comm comm, int *rank);
 goccl_result goccl_comm_size(goccl_comm comm, int *size);
@@ -777,6 +785,8 @@ goccl_result goccl_alltoall(goccl_comm comm, const void *const *in, const uint64
                             void *const *out, const uint64_t *out_counts, goccl_dtype dtype,
                             const goccl_call *call, goccl_work *work);
 
+/* ---- what a collective would do ------------------------------------------------------------ */
+
 /* What a rank of an all-to-all may have under way at once, at most, however fast or slow the ranks
  * are. */
 typedef struct {
@@ -815,6 +825,8 @@ goccl_result goccl_plan_info(const char *collective, int ranks, int ranks_per_ho
                              int ranks_per_domain, int by_turns, const char *transport,
                              uint64_t bytes, char *json, size_t size, size_t *needed);
 
+/* ---- barriers ------------------------------------------------------------------------------ */
+
 /* Returns when every rank has entered. */
 goccl_result goccl_barrier(goccl_comm comm, const goccl_call *call, goccl_work *work);
 
@@ -823,6 +835,8 @@ goccl_result goccl_barrier(goccl_comm comm, const goccl_call *call, goccl_work *
  * the first. */
 goccl_result goccl_monitored_barrier(goccl_comm comm, int wait_all, const goccl_call *call,
                                      goccl_work *work);
+
+/* ---- sends and receives -------------------------------------------------------------------- */
 
 /* Point to point. Sends and receives of one pair with one tag meet in the order of their calls;
  * with different tags, in any order. `tag` is >= 0. A receive must be of the size and dtype sent.

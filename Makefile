@@ -117,8 +117,12 @@ format: lint-tools format-go ## Write Python, Go, C and C++ as lint wants them
 format-go:
 	$(GOFMT) -w $(GO_FOLDERS)
 
+.PHONY: pages
+pages: setup ## Write into the pages of docs/ what they show of other files
+	@$(BIN)/python docs/pages.py
+
 .PHONY: docs
-docs: setup ## Build the documentation in build/docs/html; warnings are errors
+docs: ## Build a site of the pages in build/docs/html; warnings are errors
 	+@$(ALONE) $(VENV)/.docs
 	@$(TIMED) $(BIN)/python -m sphinx -W --keep-going -q docs build/docs/html
 

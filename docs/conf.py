@@ -1,114 +1,56 @@
-"""The settings of Sphinx: `make docs`."""
+"""The settings of Sphinx: `make docs`. The pages are plain Markdown, which needs no build."""
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import inspect
-import io
-import os
-import subprocess
-import sys
+import re
 from pathlib import Path
 from typing import Any
 
-import goccl
-from goccl import cli, options
-
 ROOT = Path(__file__).resolve().parents[1]
-BUILD = ROOT / "build" / "docs"
-os.environ["COLUMNS"] = "100"  # of the help of commands
 
 project = "GoCCL"
 author = "the GoCCL authors"
 copyright = author  # noqa: A001  the name that Sphinx reads
-version = release = goccl.__version__
+package = (ROOT / "python" / "goccl" / "__init__.py").read_text(encoding="utf-8")
+(version,) = (release,) = re.findall(r'^__version__ = "(.*)"$', package, re.M)
 
-extensions = [
-    "breathe",
-    "myst_parser",
-    "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
-]
+extensions = ["myst_parser"]
 html_theme = "furo"
 html_title = f"GoCCL {version}"
-exclude_patterns = ["Doxyfile"]
-
-# Each reference must lead somewhere. The documentation of Python and torch is not read for this.
-nitpicky = True
-nitpick_ignore_regex = [
-    ("py:.*", r"(torch|datetime|collections|typing|os|logging)\..*"),
-    ("py:.*", r"(Tensor|dtype|ProcessGroup(Goccl)?|_?ReduceOp.*|Sequence|SupportsIndex|timedelta)"),
-    ("py:.*", r"(Group|Source)"),  # names of types in goccl.groups
-    ("py:.*", r"(_State|_More|_Result)"),  # type variables of goccl.elastic.run
-    ("c:identifier", r"u?int\d+_t|size_t"),
-]
-
-myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 4
 
-autodoc_member_order = "bysource"
-autodoc_typehints_format = "short"
-python_use_unqualified_type_names = True
-breathe_projects = {"goccl": str(BUILD / "doxygen" / "xml")}
-breathe_default_project = "goccl"
-breathe_domain_by_extension = {"h": "c"}
+# Pages that say where files of the repository's root are: in the site these take their places.
+OF_ROOT = {"changelog": ["CHANGELOG.md"], "contributing": ["CONTRIBUTING.md", "SECURITY.md"]}
+# An item of a list that begins with a link to another page.
+ITEM = re.compile(r"^- \[[^\]]+\]\((?!\.\./|\w+:)([^)#]+)\.md\)", re.M)
 
 
-def read_header() -> None:
-    """Has doxygen read goccl.h, for breathe."""
-    (BUILD / "doxygen").mkdir(parents=True, exist_ok=True)
-    try:
-        subprocess.run(["doxygen", "docs/Doxyfile"], cwd=ROOT, check=True)
-    except FileNotFoundError:
-        sys.exit("the documentation needs doxygen. On Debian: apt-get install doxygen")
+def navigation(text: str) -> str:
+    """What the site's navigation lists below an index page: its items that begin with a link, under
+    the headings where they stand."""
+    trees = []
+    for part in re.split(r"^(?=## )", text, flags=re.M):
+        pages = ITEM.findall(part)
+        if pages:
+            heading = re.match(r"## (.*)", part)
+            caption = f":caption: {heading[1]}\n" if heading else ""
+            trees.append("```{toctree}\n:hidden:\n" + caption + "\n".join(pages) + "\n```\n")
+    return "\n".join(["", *trees])
 
 
-def write_tables() -> None:
-    """Writes what the package says of itself: its settings, and the help of each command."""
-    (BUILD / "settings.md").write_text(options.markdown() + "\n", encoding="utf-8")
-    parts = []
-    for command in ("", *cli._COMMANDS):
-        text = io.StringIO()
-        with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
-            cli.main([*command.split(), "--help"])
-        title = f"## goccl {command}\n\n" if command else ""
-        parts.append(f"{title}```text\n{text.getvalue()}```\n")
-    (BUILD / "cli.md").write_text("\n".join(parts), encoding="utf-8")
-
-
-def signatures() -> dict[str, tuple[str, str | None]]:
-    """The signatures of goccl._C by name, from its stub: what is compiled names types less well."""
-    found = {}
-
-    def visit(body: list[ast.stmt], prefix: str) -> None:
-        for node in body:
-            if isinstance(node, ast.ClassDef):
-                visit(node.body, f"{prefix}{node.name}.")
-            elif isinstance(node, ast.FunctionDef):
-                args = node.args
-                if prefix and args.args[:1] and args.args[0].arg == "self":
-                    args.args = args.args[1:]
-                returns = ast.unparse(node.returns) if node.returns else None
-                found[f"{prefix}{node.name}"] = f"({ast.unparse(args)})", returns
-
-    visit(ast.parse((ROOT / "python" / "goccl" / "_C.pyi").read_text(encoding="utf-8")).body, "")
-    return found
-
-
-STUB = signatures()
-
-
-def use_stub(*event: Any) -> tuple[str, str | None] | None:
-    """Gives what is compiled the signature of its stub."""
-    _app, _what, name, thing, _options, signature, _returns = event
-    if not signature or inspect.isfunction(thing):
-        return None
-    return STUB.get(name.removeprefix("goccl."))
+def read_page(app: Any, name: str, source: list[str]) -> None:
+    """Called by Sphinx with the text of a page, which is replaced in place."""
+    if name in OF_ROOT:
+        paths = [ROOT / path for path in OF_ROOT[name]]
+        first, *others = (path.read_text(encoding="utf-8") for path in paths)
+        below = [re.sub(r"^(?=#)", "#", text, flags=re.M) for text in others]  # the first's title
+        source[0] = "\n".join([first, *below])
+        for path in paths:
+            app.env.note_dependency(str(path))
+    elif name.rpartition("/")[2] == "index":
+        source[0] += navigation(source[0])
 
 
 def setup(app: Any) -> None:
     """Called by Sphinx."""
-    read_header()
-    write_tables()
-    app.connect("autodoc-process-signature", use_stub)
+    app.connect("source-read", read_page)

@@ -1,6 +1,6 @@
 """Checks the prose of the documentation: the width of lines and the length of sentences.
 
-Tables, code and the targets of links do not count. `make lint` runs it.
+Tables, code, the targets of links and what `make pages` writes do not count. `make lint` runs it.
 """
 
 import re
@@ -19,19 +19,22 @@ TABLE = re.compile(r"\s*\|")
 # What begins a paragraph of its own: a heading, an item, a quotation, a directive, a label.
 BEGIN = re.compile(r"\s*(#{1,6}\s|[-*+]\s|\d+[.)]\s|>|:::|\([\w-]+\)=$)")
 TARGET = re.compile(r"\]\([^)\s]*\)|\]\[[^]]*\]|<https?://[^>]*>|https?://\S+")
+MADE, END = "<!-- make pages:", "<!-- end -->"
 DEFINITION = re.compile(r"\s*\[[^]]+\]:\s")  # [name]: target
 SENTENCE = re.compile(r"(?<=[.!?])[\"')*_]*\s+(?=[\"'(*_`\[]*[A-Z0-9`])")
 
 
 def prose(lines: list[str]) -> Iterator[tuple[int, str]]:
     """The lines that are prose, with their numbers; an empty one wherever something else stands."""
-    fence, comment = "", False
+    fence, comment, made = "", False, False
     front_matter = bool(lines) and lines[0] == "---"
     for number, line in enumerate(lines, 1):
-        skip = front_matter or comment or bool(fence)
+        skip = front_matter or comment or made or bool(fence)
         found = FENCE.match(line)
         if front_matter:
             front_matter = number == 1 or line != "---"
+        elif made or line.startswith(MADE):
+            skip, made = True, line != END
         elif fence:
             if found and line.strip() == found[1] and found[1].startswith(fence):
                 fence = ""

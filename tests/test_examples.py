@@ -88,15 +88,21 @@ def shell(command, **environment):
     return done.stdout
 
 
+def written(page):
+    """A page without what is made of other files, such as the examples, which are run as files."""
+    text = (ROOT / page).read_text()
+    return re.sub(r"^<!-- make pages: .*?^<!-- end -->$", "", text, flags=re.M | re.S)
+
+
 def blocks(page, language):
     """The blocks of code of a page that are in one language; "" for those that name none."""
-    found = re.findall(r"^```([^\n]*)\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S)
+    found = re.findall(r"^```([^\n]*)\n(.*?)^```$", written(page), re.M | re.S)
     return [text for named, text in found if named == language]
 
 
 def commands(page):
     """The lines of shell and the pieces of code in the sentences of a page, without comments."""
-    text = (ROOT / page).read_text()
+    text = written(page)
     shell = "".join(blocks(page, "") + blocks(page, "bash")).replace("\\\n", " ")
     sentences = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
     pieces = re.findall(r"(?<!`)`([^`]+)`(?!`)", sentences)
@@ -278,7 +284,7 @@ def test_pages_show_every_example():
     pages = [page.read_text() for page in (ROOT / "docs").rglob("*.md")]
     sections = [section for page in pages for section in page.split("\n## ")]
     for example in HOW_TO.iterdir():
-        shown = [text for text in sections if f"examples/howto/{example.name}\n" in text]
+        shown = [text for text in sections if f"code examples/howto/{example.name} -->" in text]
         assert len(shown) == 1, f"{len(shown)} sections show {example.name}"
         assert ("not run by the tests" in shown[0].replace("\n", " ").lower()) == (
             example.name in NOT_RUN

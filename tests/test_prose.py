@@ -20,6 +20,7 @@ WIDE = "x" * (check_prose.COLUMNS + 1)
         f"    # text\n\n[name]: https://{WIDE}",
         f"See [the page](https://{WIDE}) or <https://{WIDE}>.",
         f"<!-- {WIDE}\n{WIDE} -->",
+        f"<!-- make pages: code x.py -->\n```\n{WIDE}\n\n{WIDE}\n<!-- end -->\nText.",
         f"---\ntitle: {WIDE}\n---\nText.",
         "- " + "\n- ".join(["an item of six words, surely"] * 20),
         "# " + "\n# ".join(["a heading"] * 50),
@@ -35,6 +36,7 @@ def test_good(text):
     [
         (f"One.\n{WIDE}", f"2: {check_prose.COLUMNS + 1} columns"),
         (f"```\ncode\n```\n{WIDE}", "4: "),
+        (f"<!-- make pages: settings -->\n| a |\n<!-- end -->\n{WIDE}", "4: "),
         ("Short.\n\n" + WORDS.replace(" word", "\nword") + " more.", '3: "word word'),
         (
             "- item\n- " + WORDS.replace(" word", "\n  word") + " more.",

@@ -8,7 +8,8 @@ A name after it is what those of one collective are called, with a table of how 
 goccl bench allreduce --ranks 2,4,8 --sizes 4 --markdown many.md
 python docs/performance/redo.py many.md many-ranks
 
-What `goccl bench-recovery --markdown` writes becomes `recovery.csv`.
+What `goccl bench-recovery --markdown` writes becomes `recovery.csv`. `make pages` has the
+pages show the new tables.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ var options = []option{
 		check: oneOf("quorum", "the option or "+EnvQuorum, QuorumMajority,
 			QuorumMajority, QuorumAny)},
 	{variable: EnvRecovery, text: func(c *Completed) *string { return &c.Recovery },
-		same: "the recovery (" + EnvRecovery + ")",
+		same:  "the recovery (" + EnvRecovery + ")",
 		check: checkRecovery},
 	{variable: EnvStore, hide: etcd.Hide}, // see findEtcd
 }

@@ -27,25 +27,30 @@ func (r *Runtime) Join(ctx context.Context, config Config, handles []string) (*C
 	r.tellVariables.Do(r.tellEnvironment)
 	store := config.Store
 	config.Rank, config.Size, config.GlobalRanks, config.Store = 0, 1, nil, nil
-	c, err := r.openAlone(ctx, config)
-	if err != nil {
-		return nil, config.Concern(fault.From(err, fault.ErrSystem, "join"))
-	}
 	until, cancel := r.Until(ctx)
 	defer cancel()
+	refused := func(err error) error {
+		if errors.Is(context.Cause(until), fault.ErrAborted) {
+			err = fault.Errorf(fault.ErrAborted, "join: %v", context.Cause(until))
+		}
+		return config.Concern(fault.From(err, fault.ErrSystem, "join")).During("join", 0)
+	}
+	c, err := r.openAlone(until, config)
+	if err != nil {
+		return nil, refused(err)
+	}
 	limited, cancel := c.limit(until)
 	defer cancel()
 	if err := c.join(limited, handles, store); err != nil {
-		if c.shared.Life.Err() != nil || errors.Is(context.Cause(until), fault.ErrAborted) {
+		if c.shared.Life.Err() != nil {
 			err = fault.Errorf(fault.ErrAborted, "join: %v", errClosed) // Close has ended it
 		}
 		c.Destroy()
-		return nil, config.Concern(fault.From(err, fault.ErrSystem, "join")).During("join", 0)
+		return nil, refused(err)
 	}
 	return c, nil
 }
 
-// join asks to be let in, begins the epoch of the members, and meets them there.
 func (c *Comm) join(ctx context.Context, handles []string, store bootstrap.Store) error {
 	c.changing.Lock()
 	w, err := c.acceptor.Apply(ctx, handles, c.runtime.config.Getenv(EnvJoin), store)

@@ -1270,6 +1270,7 @@ def _loop(buffer: Buffer, **changes: Any) -> capi.Loop:
         "dtype": capi.DTYPES["float32"],
         "in_": buffer.array.ctypes.data,
         "in_count": len(buffer.array),
+        "element": buffer.array.itemsize,
     }
     return capi.Loop(**(values | changes))
 
@@ -1288,6 +1289,7 @@ def _measure(core: capi.Core, comm: int, loop: capi.Loop | None) -> Array:
         ({"dtype": 21}, "dtype is 21, allowed are 0 to 20"),
         ({"dtype": -1}, "dtype is -1"),
         ({"in_": None}, "NULL"),
+        ({"element": 0}, "element is 0"),
     ],
 )
 def test_c_refuses_wrong_arguments(core: capi.Core, changes: dict[str, Any], told: str) -> None:

@@ -3,6 +3,7 @@ package core
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/goccl/goccl/core/address"
@@ -36,6 +37,9 @@ func (r *Runtime) openAlone(ctx context.Context, given Config) (*Comm, error) {
 	config, err := given.Complete(r.config.Getenv)
 	if err != nil {
 		return nil, err
+	}
+	if cause := context.Cause(ctx); errors.Is(cause, fault.ErrAborted) {
+		return nil, fault.From(cause, fault.ErrAborted, "init")
 	}
 	if err := cmp.Or(ctx.Err(), exec.TryAddressSpace()); err != nil {
 		return nil, err

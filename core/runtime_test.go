@@ -336,3 +336,23 @@ func TestCloseEndsWhoWaits(t *testing.T) {
 	}
 	c.Destroy()
 }
+
+// What is aborted before it has begun says so, and not that the system has failed.
+func TestAbortedBeforeItBegins(t *testing.T) {
+	r := NewRuntime(RuntimeConfig{})
+	t.Cleanup(r.Close)
+	ctx, abort := context.WithCancelCause(t.Context())
+	abort(errClosed)
+	for name, begin := range map[string]func() error{
+		"open": func() error { _, err := r.Open(ctx, Config{}); return err },
+		"join": func() error { _, err := r.Join(ctx, Config{}, []string{"x"}); return err },
+		"init": func() error {
+			_, err := r.Init(ctx, Config{Size: 2, Store: bootstrap.NewMemStore()})
+			return err
+		},
+	} {
+		if err := begin(); !errors.Is(err, ErrAborted) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,6 +87,17 @@ def linked(text: str, links: dict[str, str], of: str) -> str:
     return outside_code(text, lambda piece: NAME.sub(link, piece))
 
 
+def wrapped(text: str) -> str:
+    """Text whose lines links have made too long, in lines of 100 columns."""
+    lines = []
+    for line in text.split("\n"):
+        indent = "  " if line.startswith(("- ", "  ")) else ""
+        lines += textwrap.wrap(
+            line, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        ) or [line]
+    return "\n".join(lines)
+
+
 def text_of(comment: str, links: dict[str, str], of: str = "") -> str:
     """A comment as Markdown: names are links, and columns are lists."""
     lines: list[str] = []
@@ -109,7 +121,7 @@ def text_of(comment: str, links: dict[str, str], of: str = "") -> str:
                 lines.append("")
             item = -1
             lines.append(words)
-    return linked("\n".join(lines), links, of)
+    return wrapped(linked("\n".join(lines), links, of))
 
 
 def header(_page: Path, path: str) -> str:
@@ -131,7 +143,7 @@ def header(_page: Path, path: str) -> str:
             if name in links
         )
         line = f"- [{section.title}](#{anchor(section.title)}): {', '.join(listed)}"
-        parts.append(line.removesuffix(": ") + "\n")
+        parts.append(wrapped(line.removesuffix(": ")) + "\n")
     for section in found:
         parts.append(f"\n## {section.title}\n")
         if section.intro:

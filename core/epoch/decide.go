@@ -86,8 +86,7 @@ func (e *Epoch) DecideSuccessor(ctx context.Context, m agreement.Proposal) (
 	d *agreement.Decision, ended suspended.Ended, err error) {
 	if e.Failure() == nil {
 		// After the barrier, collectives that have ended on other ranks have ended on this one, too.
-		deadline, _ := ctx.Deadline()
-		half, cancel := context.WithTimeout(ctx, time.Until(deadline)/2)
+		half, cancel := context.WithTimeout(ctx, halfOf(ctx))
 		err := e.Service().Barrier(half)
 		cancel()
 		if err != nil && e.Failure() == nil {
@@ -175,8 +174,7 @@ func (e *Epoch) absent(ctx context.Context) (ranks []int) {
 // the context's time, so that the members can do without them in the other half.
 func (e *Epoch) Meet(ctx context.Context) error {
 	if len(e.Joined) > 0 {
-		deadline, _ := ctx.Deadline()
-		half := time.Until(deadline) / 2
+		half := halfOf(ctx)
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, max(half/2, half-findOut))
 		defer cancel()
@@ -201,6 +199,12 @@ func (e *Epoch) Meet(ctx context.Context) error {
 	}
 	e.agreement.AllMet()
 	return nil
+}
+
+// halfOf returns half of the time that a context has, which must have a deadline.
+func halfOf(ctx context.Context) time.Duration {
+	deadline, _ := ctx.Deadline()
+	return time.Until(deadline) / 2
 }
 
 // findOut is the most time that it takes to find out who has not come.

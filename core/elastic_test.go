@@ -261,10 +261,10 @@ func checkSettled(t *testing.T, w *world) {
 	t.Helper()
 	for rank, c := range w.comms {
 		until(t, "no epoch lingers", func() bool {
-			return w.runtimes[rank].lingering.Len() == 0
+			return !lingers(w.runtimes[rank])
 		})
 		until(t, "the epoch is settled", func() bool {
-			return now(c).Decisions().Stable()
+			return isStable(c)
 		})
 	}
 }

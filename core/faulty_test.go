@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/address"
-	"github.com/goccl/goccl/core/epoch"
 	"github.com/goccl/goccl/core/internal/logtest"
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/transport"
@@ -29,12 +28,11 @@ func (w *world) says(from, to int, m membership.Message) {
 func TestFaultyMember(t *testing.T) {
 	w := newWorld(t, "tcp", 3, time.Minute)
 	everything(t, w)
-	decisions := func(e *epoch.Epoch) int { return e.Decisions().Len() }
 	for rank, most := range []uint32{1000, 3} { // the others are not told the same
 		for number := range most {
 			w.says(2, rank, membership.Message{Kind: membership.Notice, Epoch: number})
 		}
-		if n := decisions(now(w.comms[rank])); n > 1 {
+		if n := decisionsOf(now(w.comms[rank])); n > 1 {
 			t.Fatalf("rank %d keeps %d decisions", rank, n)
 		}
 		w.says(2, rank, membership.Message{Kind: membership.Prepare,
@@ -45,13 +43,13 @@ func TestFaultyMember(t *testing.T) {
 	left := w.of(0, 1)
 	left.each(func(rank int) error { return left.comms[rank].Recover(soon(t)) })
 	checkMembers(t, left)
-	n := decisions(before)
+	n := decisionsOf(before)
 	m := membership.Message{Kind: membership.Notice, Epoch: uint32(n), Ended: membership.NewSet(3),
 		Excluded: membership.NewSet(3)}
 	if err := before.Decisions().Receive(1, m.Encode()); err != nil {
 		t.Fatal(err)
 	}
-	if more := decisions(before); more > n {
+	if more := decisionsOf(before); more > n {
 		t.Errorf("an epoch that is over has %d decisions more", more-n)
 	}
 }

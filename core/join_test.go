@@ -412,7 +412,7 @@ func TestJoinMeetsTwice(t *testing.T) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for n := range r.comms {
-			met, settled = meets(n), now(n).Decisions().Stable()
+			met, settled = meets(n), isStable(n)
 		}
 		return met
 	})

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/agreement"
 	"github.com/goccl/goccl/core/collective"
 	"github.com/goccl/goccl/core/epoch"
 	"github.com/goccl/goccl/core/exec"
@@ -29,9 +30,9 @@ import (
 // private is a field of a communicator's present epoch, by its path.
 func private[T any](c *Comm, path string) *T { return privateOf[T](now(c), path) }
 
-// privateOf is a field of an epoch, by its path. Package epoch does not show it.
-func privateOf[T any](e *epoch.Epoch, path string) *T {
-	v := reflect.ValueOf(e).Elem()
+// privateOf is a field of what of points to, by its path. Its package does not show it.
+func privateOf[T any](of any, path string) *T {
+	v := reflect.ValueOf(of).Elem()
 	for name := range strings.SplitSeq(path, ".") {
 		if v.Kind() == reflect.Pointer {
 			v = v.Elem()
@@ -39,6 +40,31 @@ func privateOf[T any](e *epoch.Epoch, path string) *T {
 		v = v.FieldByName(name)
 	}
 	return (*T)(unsafe.Pointer(v.UnsafeAddr()))
+}
+
+// decisionsOf is how many decisions of an epoch have begun, on any rank.
+func decisionsOf(e *epoch.Epoch) int {
+	mu := privateOf[sync.Mutex](e, "agreement.mu")
+	mu.Lock()
+	defer mu.Unlock()
+	return len(*privateOf[[]*agreement.Decision](e, "agreement.decisions"))
+}
+
+// isStable tells whether nobody can decide otherwise than on a communicator's present epoch.
+func isStable(c *Comm) bool {
+	e := now(c)
+	mu := privateOf[sync.Mutex](e, "agreement.mu")
+	mu.Lock()
+	defer mu.Unlock()
+	return *privateOf[bool](e, "agreement.stable")
+}
+
+// lingers tells whether an epoch of a process lingers.
+func lingers(r *Runtime) bool {
+	mu := privateOf[sync.Mutex](&r.lingering, "mu")
+	mu.Lock()
+	defer mu.Unlock()
+	return len(*privateOf[map[*epoch.Epoch]bool](&r.lingering, "all")) > 0
 }
 
 // runnerOf is what runs a communicator's queue.

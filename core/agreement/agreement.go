@@ -430,10 +430,3 @@ func (e *Engine) End() {
 	defer e.mu.Unlock()
 	e.over = true
 }
-
-// Len is how many decisions have begun, here or elsewhere.
-func (e *Engine) Len() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return len(e.decisions)
-}

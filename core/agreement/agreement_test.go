@@ -129,6 +129,20 @@ func (g *group) decide(ctx context.Context, of func(rank int) Proposal, ranks ..
 	return decisions, errs
 }
 
+// Stable reports whether no member of the epoch before can decide otherwise.
+func (e *Engine) Stable() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.stable
+}
+
+// Len is how many decisions have begun, here or elsewhere.
+func (e *Engine) Len() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.decisions)
+}
+
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)

@@ -134,10 +134,3 @@ func (e *Engine) tellStable() {
 		}
 	}
 }
-
-// Stable reports whether no member of the epoch before can decide otherwise.
-func (e *Engine) Stable() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.stable
-}

@@ -116,10 +116,3 @@ func (l *Lingering) Close() {
 		e.leave()
 	}
 }
-
-// Len returns how many epochs there are.
-func (l *Lingering) Len() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.all)
-}

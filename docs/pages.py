@@ -61,14 +61,14 @@ def table(_page: Path, path: str) -> str:
 
 def settings(_page: Path) -> str:
     """The table of all settings."""
-    from goccl import options
+    from goccl import _options as options
 
     return options.markdown() + "\n"
 
 
 def commands(_page: Path) -> str:
     """What each command takes, as its help tells, but alike in all versions of Python."""
-    from goccl import cli
+    from goccl import _cli as cli
 
     parts = [describe_command(parser_of(cli.main, []))]
     parts += [describe_command(parser_of(cli.main, [name])) for name in cli._COMMANDS]

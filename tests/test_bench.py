@@ -29,9 +29,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from goccl import bench
-from goccl._command import Progress, parse_size
-from goccl.bench import (
+from goccl import _bench as bench
+from goccl._bench import (
     hosts,
     libraries,
     markdown,
@@ -41,14 +40,15 @@ from goccl.bench import (
     recovery,
     report,
 )
-from goccl.bench.beside import Beside, Neighbours, NotBusy
-from goccl.bench.crew import Crew
-from goccl.bench.options import parse_sizes
-from goccl.bench.run import Bench, Pace, Settings
-from goccl.ranks import adapters, barrier, capi, wire, worker
-from goccl.ranks.adapters import Adapter, CoreAdapter, Setup
-from goccl.ranks.buffers import DTYPES, PERIOD, Array, Buffer, DType
-from goccl.ranks.collectives import (
+from goccl._bench.beside import Beside, Neighbours, NotBusy
+from goccl._bench.crew import Crew
+from goccl._bench.options import parse_sizes
+from goccl._bench.run import Bench, Pace, Settings
+from goccl._command import Progress, parse_size
+from goccl._ranks import adapters, barrier, capi, wire, worker
+from goccl._ranks.adapters import Adapter, CoreAdapter, Setup
+from goccl._ranks.buffers import DTYPES, PERIOD, Array, Buffer, DType
+from goccl._ranks.collectives import (
     COLLECTIVES,
     ITEMSIZE,
     MOST_RANKS,
@@ -57,9 +57,9 @@ from goccl.ranks.collectives import (
     expected,
     layout,
 )
-from goccl.ranks.group import RankGroup, iterations_of
-from goccl.ranks.libraries import BENCH_LIBRARY, Library, Unavailable
-from goccl.ranks.processes import GroupFailure
+from goccl._ranks.group import RankGroup, iterations_of
+from goccl._ranks.libraries import BENCH_LIBRARY, Library, Unavailable
+from goccl._ranks.processes import GroupFailure
 from harness import finished, free_port, start
 
 OURS = ["goccl/shm", "goccl-c/shm"]
@@ -1005,7 +1005,7 @@ def test_rank_that_answers_no_more_is_waited_for_once(monkeypatch: pytest.Monkey
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MASTER_PORT", str(free_port()))
-    other = "import os; os.environ['RANK'] = '1'; from goccl.bench.hosts import World; World()"
+    other = "import os; os.environ['RANK'] = '1'; from goccl._bench.hosts import World; World()"
     package = str(Path(bench.__file__).parents[2])
     paths = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
     process = subprocess.Popen(
@@ -1356,7 +1356,7 @@ def _started(*arguments: str, cwd: Path | None = None, **env: str) -> subprocess
     """A bench in a process of its own."""
     package = str(Path(bench.__file__).parents[2])
     paths = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
-    words = [sys.executable, "-m", "goccl.bench", *arguments]
+    words = [sys.executable, "-m", "goccl._bench", *arguments]
     return start(*words, cwd=cwd, PYTHONPATH=paths, **env)
 
 
@@ -1396,7 +1396,7 @@ def test_no_library_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 def test_size_beyond_the_memory_is_told(
     available: int, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("goccl.ranks.group._available_memory", lambda: available)
+    monkeypatch.setattr("goccl._ranks.group._available_memory", lambda: available)
     arguments = [
         "allreduce",
         "--through",
@@ -1500,7 +1500,7 @@ def test_ranks_that_cannot_meet_are_told(
 )
 def test_without_numpy(arguments: list[str], status: int, told: str) -> None:
     code = (
-        "import sys; sys.modules['numpy'] = None; from goccl.cli import main; "
+        "import sys; sys.modules['numpy'] = None; from goccl._cli import main; "
         f"sys.exit(main({arguments}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
@@ -1667,7 +1667,7 @@ def test_process_with_threads_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_buffers_of_all_ranks_must_fit(group: RankGroup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goccl.ranks.group._available_memory", lambda: 7 << 20)
+    monkeypatch.setattr("goccl._ranks.group._available_memory", lambda: 7 << 20)
     told = "no memory for 1048576 elements: the buffers of all ranks here take 8 MiB, and 7 are"
     with pytest.raises(Unavailable, match=told):
         group.prepare("allreduce", 1 << 20, "float32")
@@ -1733,7 +1733,7 @@ def test_start_is_told_below_the_table() -> None:
 
 def test_unknown_backend_is_told() -> None:
     with pytest.raises((GroupFailure, Unavailable), match="nonsense"):
-        RankGroup(Library("nonsense", "tcp", adapters="goccl.bench.adapters"), 2, 60)
+        RankGroup(Library("nonsense", "tcp", adapters="goccl._bench.adapters"), 2, 60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -13,11 +13,11 @@ import time
 import goccl
 import harness
 import pytest
-from goccl import cli
-from goccl.doctor import launch, pairs, report, visit
-from goccl.doctor.judge import LARGE, MEET, SMALL, Facts, Finding, Job, Joint, clocks, judge, names
-from goccl.doctor.launch import Place
-from goccl.doctor.measure import Half
+from goccl import _cli as cli
+from goccl._doctor import launch, pairs, report, visit
+from goccl._doctor.judge import LARGE, MEET, SMALL, Facts, Finding, Job, Joint, clocks, judge, names
+from goccl._doctor.launch import Place
+from goccl._doctor.measure import Half
 
 # -- who is measured when
 

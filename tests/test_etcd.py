@@ -22,8 +22,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from goccl import _native
-from goccl.ranks.capi import DTYPES, Core
-from goccl.ranks.libraries import LIBRARY
+from goccl._ranks.capi import DTYPES, Core
+from goccl._ranks.libraries import LIBRARY
 
 ALLOWED = "allowed is etcd://[user:password@]host[:port][,host[:port]...]/prefix"
 
@@ -278,7 +278,7 @@ def run_in_c(rank, ids):
 
 
 def test_c(make_world, make_etcd):
-    code = "from goccl.ranks.capi import Core; print(Core().unique_id().hex())"
+    code = "from goccl._ranks.capi import Core; print(Core().unique_id().hex())"
     ids = [
         bytes.fromhex(subprocess.check_output([sys.executable, "-c", code], text=True))
         for _ in range(2)

@@ -17,7 +17,7 @@ import goccl
 import pytest
 import torch
 import torch.distributed as dist
-from goccl import cli
+from goccl import _cli as cli
 from harness import finished, free_port, start
 
 ROOT = Path(__file__).parents[1]

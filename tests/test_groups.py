@@ -9,7 +9,7 @@ import goccl
 import harness
 import pytest
 import torch.distributed as dist
-from goccl.groups import Value
+from goccl._groups import Value
 
 
 def run_described(rank, transport):

@@ -8,7 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from goccl import limits, options
+from goccl import _limits as limits
+from goccl import _options as options
 
 
 def info(*arguments, **env):

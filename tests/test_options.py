@@ -9,7 +9,8 @@ from pathlib import Path
 
 import goccl
 import pytest
-from goccl import _native, options
+from goccl import _native
+from goccl import _options as options
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -17,7 +17,8 @@ from types import SimpleNamespace
 
 import goccl
 import pytest
-from goccl import _native, _registration, cli
+from goccl import _cli as cli
+from goccl import _native, _registration
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -56,10 +57,10 @@ print(torch.distributed.Backend.backend_list.count("goccl"), "goccl._C" in sys.m
 @pytest.mark.parametrize(
     "code",
     [
-        "import goccl, goccl.bench, goccl.tune, goccl.cli",
-        "from goccl import cli; cli.main(['config'])",
+        "import goccl, goccl._bench, goccl._tune, goccl._cli",
+        "from goccl import _cli; _cli.main(['config'])",
         """
-from goccl import cli
+from goccl import _cli as cli
 try:
     cli.main(["--version"])
 except SystemExit:
@@ -210,7 +211,7 @@ def test_info_warns_of_mistyped_variables_and_hides_a_mistyped_secret():
 
 def test_info_without_torch():
     code = (
-        "import sys; sys.modules['torch'] = None; from goccl.cli import main; "
+        "import sys; sys.modules['torch'] = None; from goccl._cli import main; "
         "sys.exit(main(['info']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
@@ -382,19 +383,19 @@ def test_output_that_cannot_be_written_is_told():
 ALL_BUT_BENCH = """
 import importlib, pkgutil, goccl, torch
 for module in pkgutil.walk_packages(goccl.__path__, "goccl."):
-    if not module.name.startswith(("goccl.bench", "goccl.__main__", "goccl.torchft")):
+    if not module.name.startswith(("goccl._bench", "goccl.__main__", "goccl.torchft")):
         importlib.import_module(module.name)
 """
 TUNE = """
 import sys
-from goccl import tune
+from goccl import _tune as tune
 print(tune.measure_link("tcp", 1, 60.0, tune.Progress(sys.stderr)))
 """
 
 
 def without_bench(tmp_path, *arguments):
-    """Runs Python where neither it nor what it starts can import goccl.bench."""
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['goccl.bench'] = None\n")
+    """Runs Python where neither it nor what it starts can import goccl._bench."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['goccl._bench'] = None\n")
     paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
         [sys.executable, *arguments], env={**os.environ, "PYTHONPATH": paths, "COLUMNS": "300"},
@@ -415,7 +416,7 @@ def without_bench(tmp_path, *arguments):
 )
 def test_only_bench_needs_bench(tmp_path, arguments):
     done = without_bench(tmp_path, *arguments)
-    assert "goccl.bench" not in done.stderr, done.stderr
+    assert "goccl._bench" not in done.stderr, done.stderr
     assert done.returncode == 0 or "doctor" in arguments, done.stderr  # it may find something odd
 
 

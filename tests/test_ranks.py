@@ -9,7 +9,7 @@ import time
 
 import harness
 import pytest
-from goccl.ranks.children import Child, fork
+from goccl._ranks.children import Child, fork
 
 
 def fail() -> int:
@@ -52,7 +52,7 @@ def test_a_child_that_does_not_end_is_killed():
 def test_children_end_with_their_parent():
     code = f"""
 import signal, time
-from goccl.ranks.children import fork
+from goccl._ranks.children import fork
 def run():
     print("runs", flush=True)
     time.sleep({harness.DEADLINE})

@@ -25,7 +25,7 @@ import oracle
 import pytest
 import torch
 import torch.distributed as dist
-from goccl import cli
+from goccl import _cli as cli
 
 pytestmark = pytest.mark.skipif(harness.BACKEND != "goccl", reason="is about our shared memory")
 

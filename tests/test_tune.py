@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from goccl import tune
+from goccl import _tune as tune
 
 BENCH = ("bench", "allreduce", "--through", "c", "--sizes", "4K", "--peers", "", "--iters", "4")
 THRESHOLDS = {threshold.name: threshold for threshold in tune.THRESHOLDS}

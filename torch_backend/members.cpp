@@ -44,7 +44,7 @@ py::list membersOf(const ProcessGroupGoccl& group) {
     const py::gil_scoped_release released;
     return group.members();
   }();
-  const py::object member = py::module_::import("goccl.groups").attr("Member");
+  const py::object member = py::module_::import("goccl._groups").attr("Member");
   py::list all;
   for (const goccl_member& each : members) {
     all.append(member(each.process, each.pid, std::string(each.host)));

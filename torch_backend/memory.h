@@ -20,7 +20,7 @@ bool isShareable(const at::Tensor& tensor);
 // What adapters do with the process's shareable memory, in bytes.
 std::unordered_map<std::string, uint64_t> memoryStats();
 
-// Adds what goccl/memory.py needs to the module.
+// Adds what goccl/_memory.py needs to the module.
 void bindMemory(pybind11::module_& module);
 
 }  // namespace goccl

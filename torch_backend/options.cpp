@@ -22,7 +22,7 @@ using c10::intrusive_ptr;
 using std::chrono::milliseconds;
 
 // Where an option is kept. Its name, type, default, allowed values and words are defined in
-// goccl.options.
+// goccl._options.
 struct Member {
   const char* name;
   py::object (*get)(const Options&);
@@ -59,7 +59,7 @@ const std::array kMembers{
 constexpr std::array kTorchAttributes{"_timeout", "group_name", "global_ranks_in_group",
                                       "use_pg_for_symm_mem_rendezvous", "enable_reconfigure"};
 
-py::module_ definition() { return py::module_::import("goccl.options"); }
+py::module_ definition() { return py::module_::import("goccl._options"); }
 
 py::dict stateOf(const py::object& options) {
   py::dict state;
@@ -162,7 +162,7 @@ void bindOptions(const py::object& group) {
   }
   // Two binaries and a text that are not of one version.
   TORCH_CHECK(kMembers.size() == py::len(defined.attr("OPTIONS")),
-              "goccl._C and goccl.options have different options: reinstall the goccl package");
+              "goccl._C and goccl._options have different options: reinstall the goccl package");
   options
       .def(py::init([](const py::args& unnamed, const py::kwargs& given) {
         auto made = c10::make_intrusive<Options>();

@@ -19,8 +19,8 @@ import re
 import sys
 from pathlib import Path
 
-from goccl.bench.plot import write_plot
-from goccl.bench.report import MEAN, Row
+from goccl._bench.plot import write_plot
+from goccl._bench.report import MEAN, Row
 
 HERE = Path(__file__).parent
 BODY = r"\| (.*) \|\n.*\n((?:\|.*\n)+)"

@@ -8,8 +8,8 @@ from torch import Tensor, dtype
 from torch._C._distributed_c10d import Backend, ProcessGroup, ReduceOp, Store
 from torch._C._distributed_c10d import Work as _Work
 
-from goccl.groups import Member
-from goccl.options import OptionFields
+from goccl._groups import Member
+from goccl._options import OptionFields
 
 _ReduceOp: TypeAlias = (
     Literal["sum", "avg", "product", "min", "max", "band", "bor", "bxor"]

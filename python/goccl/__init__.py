@@ -26,6 +26,16 @@ from goccl._later import when_imported
 if TYPE_CHECKING:
     from goccl import elastic
     from goccl._C import Communicator, ProcessGroupGoccl
+    from goccl._groups import Description, Member, algorithm, describe, transports
+    from goccl._memory import (
+        MemPool,
+        empty,
+        empty_like,
+        is_shareable,
+        memory_stats,
+        zeros,
+        zeros_like,
+    )
     from goccl.errors import (
         AbortedError,
         Error,
@@ -36,16 +46,6 @@ if TYPE_CHECKING:
         PeerFailedError,
         RevokedError,
         UnsupportedError,
-    )
-    from goccl.groups import Description, Member, algorithm, describe, transports
-    from goccl.memory import (
-        MemPool,
-        empty,
-        empty_like,
-        is_shareable,
-        memory_stats,
-        zeros,
-        zeros_like,
     )
 
     Options = ProcessGroupGoccl.Options
@@ -65,8 +65,8 @@ _MODULES = {
         "RevokedError",
         "UnsupportedError",
     ),
-    "groups": ("Description", "Member", "algorithm", "describe", "transports"),
-    "memory": (
+    "_groups": ("Description", "Member", "algorithm", "describe", "transports"),
+    "_memory": (
         "MemPool",
         "empty",
         "empty_like",

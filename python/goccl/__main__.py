@@ -2,6 +2,6 @@
 
 import sys
 
-from goccl.cli import main
+from goccl._cli import main
 
 sys.exit(main())

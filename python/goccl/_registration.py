@@ -83,7 +83,7 @@ def _ready(group: Any, options: Any) -> tuple[ModuleType, Any]:
         goccl._C, with the library loaded, and the group's own options.
     """
     from goccl._native import load
-    from goccl.options import check
+    from goccl._options import check
 
     native = load()
     Options = native.ProcessGroupGoccl.Options  # noqa: N806

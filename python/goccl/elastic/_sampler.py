@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sized
 
     from goccl._C import Communicator
-    from goccl.groups import Group
+    from goccl._groups import Group
 
 
 class ElasticSampler(Sampler[int]):

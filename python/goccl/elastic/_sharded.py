@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from goccl.groups import Group
+    from goccl._groups import Group
 
 _NONE = -1  # the version of a copy that is older than any
 

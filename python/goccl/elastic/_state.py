@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from goccl._C import Communicator
-    from goccl.groups import Group
+    from goccl._groups import Group
 
 
 _STRIPED = 1 << 20  # bytes of a tensor from which on several ranks send it

@@ -11,13 +11,13 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostL
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
 from torch.distributed.algorithms.join import _JoinConfig
 
+from goccl._groups import describe
 from goccl.elastic._snapshot import ordinary_tensors
-from goccl.groups import describe
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
-    from goccl.groups import Group
+    from goccl._groups import Group
 
 
 def mend_tables(group: Group = None) -> None:

@@ -15,9 +15,9 @@ from types import FrameType
 from typing import Any
 
 from goccl._command import GOCCL_TRANSPORTS, Progress, missing, parse_size
-from goccl.ranks.collectives import COLLECTIVES, ITEMSIZE, MOST_RANKS, ROOT
-from goccl.ranks.group import RankGroup
-from goccl.ranks.libraries import MAPPED, Library, Unavailable, label_of
+from goccl._ranks.collectives import COLLECTIVES, ITEMSIZE, MOST_RANKS, ROOT
+from goccl._ranks.group import RankGroup
+from goccl._ranks.libraries import MAPPED, Library, Unavailable, label_of
 
 from . import hosts, markdown, placement, plot, report
 from .beside import LOWEST_PRIORITY, Beside, Neighbours, NotBusy

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from goccl.ranks.collectives import ROOT
-from goccl.ranks.libraries import MAPPED
+from goccl._ranks.collectives import ROOT
+from goccl._ranks.libraries import MAPPED
 
 from .libraries import GOCCL
 from .placement import FAR_FROM_NS, MIXED, NEAR

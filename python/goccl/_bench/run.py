@@ -11,10 +11,10 @@ from math import inf
 from typing import Any
 
 from goccl._command import GOCCL_TRANSPORTS, Progress
-from goccl.ranks.collectives import ITEMSIZE, element_count
-from goccl.ranks.group import Group, RankGroup, iterations_of
-from goccl.ranks.libraries import Library, Unavailable
-from goccl.ranks.processes import GroupFailure
+from goccl._ranks.collectives import ITEMSIZE, element_count
+from goccl._ranks.group import Group, RankGroup, iterations_of
+from goccl._ranks.libraries import Library, Unavailable
+from goccl._ranks.processes import GroupFailure
 
 from . import placement
 from .beside import Beside
@@ -265,7 +265,7 @@ class Bench:
         """The rows with the schedule of an alltoall, and what a rank may have under way with it at
         most."""
         rows = [replace(row, schedule=library.schedule) for row in rows]
-        from goccl.ranks import capi
+        from goccl._ranks import capi
 
         if library.transport not in GOCCL_TRANSPORTS:  # buffers that peers map may need no messages
             return rows

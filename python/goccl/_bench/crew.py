@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from goccl.ranks import wire
-from goccl.ranks.libraries import Library
-from goccl.ranks.processes import START_TIMEOUT, Member, Processes
+from goccl._ranks import wire
+from goccl._ranks.libraries import Library
+from goccl._ranks.processes import START_TIMEOUT, Member, Processes
 
 from .elastic import View, class_of
 
@@ -61,7 +61,7 @@ class Crew(Processes):
         super().close()
 
     def _start(self) -> None:
-        self._spawn("goccl.bench.member", self._address, self.library.name)
+        self._spawn("goccl._bench.member", self._address, self.library.name)
         self._fork(self._ranks, more=True)
         for _ in range(self._ranks):
             self._enter()

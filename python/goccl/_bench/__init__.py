@@ -33,7 +33,7 @@ Schedules of alltoall ``--schedule sequential,window=2,parallel`` measures allto
 
 Bandwidth
     ``algbw = bytes / median``, and ``busbw = algbw * factor`` with the factors of nccl-tests, see
-    :data:`goccl.ranks.collectives.COLLECTIVES`. Both in GB/s, 1 GB = 10^9 bytes.
+    :data:`goccl._ranks.collectives.COLLECTIVES`. Both in GB/s, 1 GB = 10^9 bytes.
 
 Errors The first and the last iteration of a block are not measured but checked, element by element,
     against small exact integers, and so is the first call of a collective; of every measured

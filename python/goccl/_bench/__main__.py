@@ -1,10 +1,10 @@
-"""``python -m goccl.bench``: the same as ``goccl bench``."""
+"""``python -m goccl._bench``: the same as ``goccl bench``."""
 
 from __future__ import annotations
 
 import sys
 
-from goccl.cli import main
+from goccl._cli import main
 
 if __name__ == "__main__":
     sys.exit(main(["bench", *sys.argv[1:]]))

@@ -39,8 +39,8 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 
 from goccl._command import GOCCL_TRANSPORTS, Progress, missing, parse_size
-from goccl.ranks.libraries import Library, Unavailable, label_of
-from goccl.ranks.processes import GroupFailure
+from goccl._ranks.libraries import Library, Unavailable, label_of
+from goccl._ranks.processes import GroupFailure
 
 from . import markdown
 from .crew import Crew

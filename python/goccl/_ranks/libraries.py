@@ -32,7 +32,7 @@ class Library:
     launcher: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     schedule: str = ""  # of GoCCL's alltoall, where it was asked for
-    adapters: str = "goccl.ranks.adapters"
+    adapters: str = "goccl._ranks.adapters"
 
     @property
     def label(self) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from goccl.ranks.collectives import bandwidth
-from goccl.ranks.libraries import label_of
+from goccl._ranks.collectives import bandwidth
+from goccl._ranks.libraries import label_of
 
 from .beside import Beside
 from .libraries import GOCCL, is_mpi

@@ -2,5 +2,5 @@
 ended.
 
 ``goccl bench`` and ``goccl tune`` measure with them. The ranks of GoCCL's C ABI need nothing
-else; what other libraries need is in :mod:`goccl.bench`.
+else; what other libraries need is in :mod:`goccl._bench`.
 """

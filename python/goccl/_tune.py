@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from goccl._command import GOCCL_TRANSPORTS, Progress, missing
-from goccl.ranks.collectives import ITEMSIZE, element_count
-from goccl.ranks.group import RankGroup, iterations_of
-from goccl.ranks.libraries import Unavailable, core_library
-from goccl.ranks.processes import GroupFailure
+from goccl._ranks.collectives import ITEMSIZE, element_count
+from goccl._ranks.group import RankGroup, iterations_of
+from goccl._ranks.libraries import Unavailable, core_library
+from goccl._ranks.processes import GroupFailure
 
 VARIABLE = "GOCCL_THRESHOLDS"
 LINKS = "GOCCL_LINKS"

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import goccl
 from goccl._native import load
-from goccl.options import VARIABLES, shown
+from goccl._options import VARIABLES, shown
 
 from .judge import MEET, STEPS, Facts, Job, Joint
 from .launch import Place

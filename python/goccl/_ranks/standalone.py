@@ -30,5 +30,5 @@ if __name__ == "__main__":
     # The script's folder, whose modules would hide others of the same name.
     sys.path.pop(0)
     _load()
-    importlib.import_module("goccl.ranks.children").end_with(parent)
+    importlib.import_module("goccl._ranks.children").end_with(parent)
     sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))

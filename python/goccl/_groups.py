@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from goccl._native import load
-from goccl.options import VARIABLES
+from goccl._options import VARIABLES
 
 if TYPE_CHECKING:
     from typing import Literal

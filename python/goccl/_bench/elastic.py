@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from goccl.ranks.libraries import Unavailable
-from goccl.ranks.processes import STANDALONE
+from goccl._ranks.libraries import Unavailable
+from goccl._ranks.processes import STANDALONE
 
 from .libraries import GOCCL, SURVIVORS
 
 if TYPE_CHECKING:
-    from goccl.ranks.buffers import Array
+    from goccl._ranks.buffers import Array
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import goccl
-from goccl import _native, limits, plan
-from goccl.options import SETTINGS, VARIABLES, shown
+from goccl import _limits, _native, _plan
+from goccl._options import SETTINGS, VARIABLES, shown
 
 _COLUMNS = 100
 _PREFIX = "GOCCL_"
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="warn of limits that are too low for a job of so many ranks (default: the CPUs of "
         "this host)",
     )
-    plan.add_arguments(parser, _ranks)
+    _plan.add_arguments(parser, _ranks)
 
 
 def _ranks(text: str) -> int:
@@ -45,7 +45,7 @@ def main(args: argparse.Namespace) -> int:
     """Prints the report. The exit status is 1 where goccl cannot be used at all."""
     ranks = args.ranks or len(os.sched_getaffinity(0))
     if args.plan:
-        return plan.main(args, ranks)
+        return _plan.main(args, ranks)
     report = collect(ranks)
     print(json.dumps(report, indent=2) if args.json else render(report))
     return 0 if report["problem"] is None else 1
@@ -82,7 +82,7 @@ def collect(ranks: int) -> dict[str, Any]:
         report["problem"] = core.get("problem") or None
     verbs = bool(report["transports"] and report["transports"].get("verbs", {}).get("usable"))
     report["ranks"] = ranks
-    report["limits"] = [asdict(limit) for limit in limits.collect(ranks, verbs)]
+    report["limits"] = [asdict(limit) for limit in _limits.collect(ranks, verbs)]
     report["warnings"] += [limit["warning"] for limit in report["limits"] if limit["warning"]]
     return report
 

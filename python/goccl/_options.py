@@ -1,7 +1,7 @@
 """The one definition of what can be set: options of a group, and environment variables.
 
 The constructor and the attributes of goccl.Options, its type stub, the tables of the documentation
-and `goccl info` are made from it. `python -m goccl.options` prints it as a table in Markdown.
+and `goccl info` are made from it. `python -m goccl._options` prints it as a table in Markdown.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from goccl.ranks.processes import STANDALONE
+from goccl._ranks.processes import STANDALONE
 
 LOWEST_PRIORITY = 19
 _BUSY = b"busy\n"  # what a program says when it is

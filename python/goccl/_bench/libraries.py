@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from goccl._command import missing, to_bring
-from goccl.ranks.libraries import CORE, Library, Unavailable, core_library
+from goccl._ranks.libraries import CORE, Library, Unavailable, core_library
 
 GOCCL = {"torch": "goccl", "c": CORE}
 """Names of GoCCL by the way in which it is called: through torch.distributed, or from C."""
 PEERS_VARIABLE = "GOCCL_BENCH_PEERS"
-_ADAPTERS = "goccl.bench.adapters"
+_ADAPTERS = "goccl._bench.adapters"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple, TypeVar
 
-from goccl.options import VARIABLES
+from goccl._options import VARIABLES
 
 from .pairs import Pair
 

@@ -9,10 +9,10 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from goccl.ranks.adapters import Adapter, Setup
-from goccl.ranks.buffers import Array, DType
-from goccl.ranks.collectives import PLAYERS, ROOT
-from goccl.ranks.libraries import Unavailable
+from goccl._ranks.adapters import Adapter, Setup
+from goccl._ranks.buffers import Array, DType
+from goccl._ranks.collectives import PLAYERS, ROOT
+from goccl._ranks.libraries import Unavailable
 
 
 class TorchAdapter(Adapter):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from goccl.ranks.children import Child, fork
+from goccl._ranks.children import Child, fork
 
 _PORT = 29500  # as of torchrun
 _PORTS = 20000  # below those that systems give out by themselves

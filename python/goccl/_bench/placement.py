@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from goccl.ranks.libraries import BENCH_LIBRARY
+from goccl._ranks.libraries import BENCH_LIBRARY
 
 NEAR, FAR, MIXED, UNKNOWN = "near", "far", "mixed", "unknown"
 FAR_FROM_NS = 200.0

@@ -20,11 +20,11 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from goccl.ranks.collectives import ROOT
-from goccl.ranks.group import RankGroup, Seat
-from goccl.ranks.libraries import Library, Unavailable
-from goccl.ranks.processes import START_TIMEOUT, GroupFailure
-from goccl.ranks.wire import exactly
+from goccl._ranks.collectives import ROOT
+from goccl._ranks.group import RankGroup, Seat
+from goccl._ranks.libraries import Library, Unavailable
+from goccl._ranks.processes import START_TIMEOUT, GroupFailure
+from goccl._ranks.wire import exactly
 
 from .libraries import GOCCL
 

@@ -17,15 +17,15 @@ from goccl._command import to_bring
 # Each is a module with add_arguments(parser) and main(args) -> exit status, imported when it is
 # used.
 _COMMANDS = {
-    "config": ("goccl.config", "print what a C compiler needs to find goccl.h and libgoccl.so"),
-    "info": ("goccl.info", "show versions, usable transports, settings and limits"),
-    "doctor": ("goccl.doctor", "measure every pair of ranks of a job, and name what is odd"),
-    "bench": ("goccl.bench", "measure collectives, also against other libraries"),
+    "config": ("goccl._config", "print what a C compiler needs to find goccl.h and libgoccl.so"),
+    "info": ("goccl._info", "show versions, usable transports, settings and limits"),
+    "doctor": ("goccl._doctor", "measure every pair of ranks of a job, and name what is odd"),
+    "bench": ("goccl._bench", "measure collectives, also against other libraries"),
     "bench-recovery": (
-        "goccl.bench.recovery",
+        "goccl._bench.recovery",
         "measure how long a group takes to go on after a death, also against other libraries",
     ),
-    "tune": ("goccl.tune", "measure at which sizes algorithms should give way to others"),
+    "tune": ("goccl._tune", "measure at which sizes algorithms should give way to others"),
 }
 _STOPPED_BY = 128  # and the number of a signal is the status that a shell gives
 
@@ -78,7 +78,7 @@ def _absent(module: str) -> str:
     part = ".".join(module.split(".")[:2])
     if importlib.util.find_spec(part):
         return ""
-    extra = part.partition(".")[2]
+    extra = part.partition("._")[2]
     return "not installed; " + to_bring(f"'goccl[{extra}]'")
 
 

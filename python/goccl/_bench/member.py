@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from goccl.ranks import wire
-from goccl.ranks.children import fork_on_request
-from goccl.ranks.libraries import Unavailable
+from goccl._ranks import wire
+from goccl._ranks.children import fork_on_request
+from goccl._ranks.libraries import Unavailable
 
 from .elastic import Elastic, Setup, View, class_of
 

@@ -151,7 +151,7 @@ class RankGroup(Processes):
             listener.bind("\0" + address)
             listener.listen(len(self._here))
             library = self.library
-            self._spawn("goccl.ranks.worker", address, library.adapters, library.name)
+            self._spawn("goccl._ranks.worker", address, library.adapters, library.name)
             self._fork(len(self._here), more=False)
             for rank in self._here:
                 member = self._accept(listener, len(self._here), deadline)

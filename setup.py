@@ -47,7 +47,7 @@ def torch_backend() -> Extension:
     return make(
         "goccl._C",
         sources=globbed("torch_backend/*.cpp"),
-        depends=globbed("torch_backend/*.h", "capi/goccl.h"),
+        depends=globbed("torch_backend/*.h", "capi/goccl*.h"),
         include_dirs=[str(ROOT / "capi"), str(GENERATED)],
         libraries=["dl"],
         # -g0: Python's own flags ask for debug information, which makes the file ten times as
@@ -104,7 +104,8 @@ class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension
         self.build_bench(go[0], package / "lib")
         if not self.inplace:  # there the header of the sources is used
             self.mkpath(str(package / "include"))
-            self.copy_file(str(ROOT / "capi" / "goccl.h"), str(package / "include"))
+            for header in globbed("capi/goccl*.h"):
+                self.copy_file(str(ROOT / header), str(package / "include"))
         self.write_build_info(package / "_build_info.py", go[1])
         self.write_functions(GENERATED / "goccl_functions.h")
         super().run()

@@ -13,6 +13,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+/* The old names are other names of the functions here. */
+#define GOCCL_OLD_NAME_OF(function) __attribute__((alias(#function)))
+
 #include "_cgo_export.h"
 
 /* ---- threads -------------------------------------------------------------------------------- */
@@ -140,11 +143,13 @@ goccl_result api_fail(goccl_result kind, const char *function, const char *forma
   vsnprintf(text + size, sizeof text - (size_t)size, format, args);
   va_end(args);
   /* As detail() of errors.go. */
+  const char *operation = function;
+  if (strncmp(operation, "comm_", 5) == 0) operation += 5;
   size =
       snprintf(detail, sizeof detail,
                "{\"kind\":\"%s\",\"group\":\"\",\"operation\":\"%s\",\"sequence\":0,\"ranks\":[],"
                "\"group_ranks\":[],\"calls\":{},\"text\":\"",
-               goccl_result_string(kind), function);
+               goccl_result_string(kind), operation);
   char *end = escape(detail + size, text);
   memcpy(end, "\"}", 2);
   api_keep_error(text, strlen(text), detail, (size_t)(end + 2 - detail));
@@ -425,14 +430,15 @@ static goccl_result try_limits(const char *function) {
   TRY_LIMITS(function)
 
 FORWARD_AFTER(MAY_MEET, get_unique_id, (goccl_unique_id * id), apiGetUniqueID(id))
-FORWARD_LONG_AFTER(MAY_MAKE("init"), init, (goccl_comm * comm, const goccl_config *config),
-                   apiInit(comm, (goccl_config *)config, work))
-FORWARD_LONG(split, (goccl_comm comm, int color, int key, goccl_comm *child),
-             apiSplit(comm, color, key, child, work))
+FORWARD_LONG_AFTER(MAY_MAKE("comm_init"), comm_init,
+                   (goccl_comm * comm, const goccl_config *config),
+                   apiCommInit(comm, (goccl_config *)config, work))
+FORWARD_LONG(comm_split, (goccl_comm comm, int color, int key, goccl_comm *child),
+             apiCommSplit(comm, color, key, child, work))
 
 /* ---- members that come and go ---------------------------------------------------------------- */
 
-FORWARD_LONG(renew, (goccl_comm comm), apiRenew(comm, work))
+FORWARD_LONG(comm_renew, (goccl_comm comm), apiCommRenew(comm, work))
 FORWARD(comm_revoke, (goccl_comm comm, const char *reason), apiCommRevoke(comm, (char *)reason))
 FORWARD_LONG(comm_recover, (goccl_comm comm, int64_t timeout_ms),
              apiCommRecover(comm, timeout_ms, work))
@@ -445,7 +451,7 @@ FORWARD_LONG_AFTER(MAY_MAKE("comm_join"), comm_join,
 FORWARD_AFTER(MAY_MEET, comm_publish,
               (goccl_comm comm, const goccl_unique_id *unique_id, const goccl_store *store),
               apiCommPublish(comm, (goccl_unique_id *)unique_id, (goccl_store *)store))
-FORWARD(comm_joining, (goccl_comm comm, int *n), apiCommJoining(comm, n))
+FORWARD(comm_num_waiting, (goccl_comm comm, int *n), apiCommNumWaiting(comm, n))
 FORWARD_LONG(comm_shrink,
              (goccl_comm comm, const int *exclude, int n, int flags, goccl_comm *shrunk),
              apiCommShrink(comm, (int *)exclude, n, flags, shrunk, work))
@@ -453,19 +459,20 @@ FORWARD_LONG(comm_agree, (goccl_comm comm, uint64_t *flags), apiCommAgree(comm, 
 FORWARD(comm_members, (goccl_comm comm, goccl_member *members, size_t size, size_t *count),
         apiCommMembers(comm, members, size, count))
 FORWARD(comm_epoch, (goccl_comm comm, uint32_t *epoch), apiCommEpoch(comm, epoch))
-FORWARD_LONG(checkpoint,
+FORWARD_LONG(comm_checkpoint,
              (goccl_comm comm, const void *global_model, size_t global_size,
               const void *local_model, size_t local_size, int replicas),
-             apiCheckpoint(comm, (void *)global_model, global_size, (void *)local_model, local_size,
-                           replicas, work))
-FORWARD_LONG(load_checkpoint,
+             apiCommCheckpoint(comm, (void *)global_model, global_size, (void *)local_model,
+                               local_size, replicas, work))
+FORWARD_LONG(comm_load_checkpoint,
              (goccl_comm comm, uint64_t *version, const void **global_model, size_t *global_size,
               const void **local_model, size_t *local_size),
-             apiLoadCheckpoint(comm, version, (void **)global_model, global_size,
-                               (void **)local_model, local_size, work))
-FORWARD(orphans, (goccl_comm comm, goccl_orphan *orphans, size_t size, size_t *count),
-        apiOrphans(comm, orphans, size, count))
-FORWARD(version_number, (goccl_comm comm, uint64_t *version), apiVersionNumber(comm, version))
+             apiCommLoadCheckpoint(comm, version, (void **)global_model, global_size,
+                                   (void **)local_model, local_size, work))
+FORWARD(comm_orphans, (goccl_comm comm, goccl_orphan *orphans, size_t size, size_t *count),
+        apiCommOrphans(comm, orphans, size, count))
+FORWARD(comm_checkpoint_version, (goccl_comm comm, uint64_t *version),
+        apiCommCheckpointVersion(comm, version))
 FORWARD(comm_handle, (goccl_comm comm, char *handle, size_t size, size_t *needed),
         apiCommHandle(comm, handle, size, needed))
 FORWARD_LONG(comm_reconfigure,
@@ -479,13 +486,13 @@ FORWARD(mem_alloc, (void **memory, size_t bytes), apiMemAlloc(memory, bytes))
 FORWARD_AFTER(NOTHING_TO_FREE(memory == NULL), mem_free, (void *memory), apiMemFree(memory))
 FORWARD(mem_stats, (uint64_t *registered, uint64_t *given, uint64_t *taken),
         apiMemStats(registered, given, taken))
-FORWARD_END(destroy, (goccl_comm comm), apiDestroy(comm))
-FORWARD_END(abort, (goccl_comm comm, const char *reason), apiAbort(comm, (char *)reason))
-FORWARD_END(refuse, (goccl_comm comm, const char *reason), apiRefuse(comm, (char *)reason))
+FORWARD_END(comm_destroy, (goccl_comm comm), apiCommDestroy(comm))
+FORWARD_END(comm_abort, (goccl_comm comm, const char *reason), apiCommAbort(comm, (char *)reason))
+FORWARD_END(comm_refuse, (goccl_comm comm, const char *reason), apiCommRefuse(comm, (char *)reason))
 FORWARD_END(shutdown, (void), apiShutdown())
-FORWARD(async_error, (goccl_comm comm), apiAsyncError(comm))
-FORWARD(failed_ranks, (goccl_comm comm, int *ranks, size_t size, size_t *count),
-        apiFailedRanks(comm, ranks, size, count))
+FORWARD(comm_async_error, (goccl_comm comm), apiCommAsyncError(comm))
+FORWARD(comm_failed_ranks, (goccl_comm comm, int *ranks, size_t size, size_t *count),
+        apiCommFailedRanks(comm, ranks, size, count))
 FORWARD(comm_rank, (goccl_comm comm, int *rank), apiCommRank(comm, rank))
 FORWARD(comm_size, (goccl_comm comm, int *size), apiCommSize(comm, size))
 FORWARD(comm_transport, (goccl_comm comm, int peer, const char **name),

@@ -24,6 +24,9 @@ var built struct {
 	library, abi, signals, malloc, exampleC, exampleGo string
 }
 
+// compile is the command that makes a program in C that uses the library.
+var compile func(program string, sources ...string) []string
+
 func TestMain(m *testing.M) {
 	folder, err := os.MkdirTemp("", "goccl-capi")
 	if err == nil {
@@ -69,19 +72,19 @@ func build(folder string) error {
 	goBuild := func(source, program string, flags ...string) []string {
 		return slices.Concat([]string{"go", "build"}, goFlags, flags, []string{"-o", program, source})
 	}
-	c := func(program string, sources ...string) []string {
+	compile = func(program string, sources ...string) []string {
 		return slices.Concat([]string{compiler, "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra",
-			"-Werror", "-pthread", "-I", "capi"}, sources, []string{"-L", folder, "-Wl,--as-needed",
-			"-lgoccl", "-Wl,-rpath," + folder, "-o", program}, cFlags)
+			"-Werror", "-pthread", "-I", filepath.Join(root, "capi")}, sources, []string{"-L", folder,
+			"-Wl,--as-needed", "-lgoccl", "-Wl,-rpath," + folder, "-o", program}, cFlags)
 	}
 	script := "-ldflags=-extldflags=-Wl,--version-script=" + filepath.Join(root, "capi", "exports.map")
 	for _, command := range [][]string{
 		goBuild("./capi", built.library, "-buildmode="+mode, script),
 		goBuild("./examples/go/allreduce", built.exampleGo),
-		c(built.abi, "capi/testdata/abi.c", "capi/testdata/async.c"),
-		c(built.signals, "capi/testdata/signals.c"),
+		compile(built.abi, "capi/testdata/abi.c", "capi/testdata/async.c"),
+		compile(built.signals, "capi/testdata/signals.c"),
 		{compiler, "-O", "-fPIC", "-shared", "capi/testdata/malloc.c", "-o", built.malloc},
-		c(built.exampleC, "examples/c/allreduce.c"),
+		compile(built.exampleC, "examples/c/allreduce.c"),
 	} {
 		run := exec.Command(command[0], command[1:]...)
 		run.Dir = root
@@ -185,20 +188,8 @@ func TestSymbols(t *testing.T) {
 	if filepath.Ext(built.library) != ".so" {
 		t.Skip("an archive shows all symbols that it has")
 	}
-	text, err := os.ReadFile("goccl.h")
-	if err != nil {
-		t.Fatal(err)
-	}
-	plain := regexp.MustCompile(`(?s)/\*.*?\*/`).ReplaceAll(text, nil)
-	var declared []string
-	for _, m := range regexp.MustCompile(`(?m)^(?:goccl_result |const char \*)(goccl_\w+)\(`).
-		FindAllSubmatch(plain, -1) {
-		declared = append(declared, string(m[1]))
-	}
+	declared := slices.Concat(functionsOf(t, "goccl.h"), functionsOf(t, "goccl_deprecated.h"))
 	slices.Sort(declared)
-	if len(declared) < 30 {
-		t.Fatalf("only %q were found in goccl.h", declared)
-	}
 	f, err := elf.Open(built.library)
 	if err != nil {
 		t.Fatal(err)
@@ -216,8 +207,61 @@ func TestSymbols(t *testing.T) {
 	}
 	slices.Sort(shown)
 	if !slices.Equal(shown, declared) {
-		t.Errorf("the library shows %q, goccl.h declares %q", shown, declared)
+		t.Errorf("the library shows %q, the headers declare %q", shown, declared)
 	}
+}
+
+// functionsOf lists the functions that a header declares.
+func functionsOf(t *testing.T, header string) (names []string) {
+	t.Helper()
+	text, err := os.ReadFile(header)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := regexp.MustCompile(`(?s)/\*.*?\*/`).ReplaceAll(text, nil)
+	for _, m := range regexp.MustCompile(`(?m)^(?:goccl_result |const char \*)(goccl_\w+)\(`).
+		FindAllSubmatch(plain, -1) {
+		names = append(names, string(m[1]))
+	}
+	if len(names) == 0 {
+		t.Fatalf("%s declares no functions", header)
+	}
+	return names
+}
+
+// TestOldNames has a program use all the old names: they are the new functions, and a compiler says
+// what these are called.
+func TestOldNames(t *testing.T) {
+	text, err := os.ReadFile("goccl_deprecated.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A statement each: of one expression of them all gcc makes gigabytes.
+	program := "#include \"goccl.h\"\nint main(void) {\n  int other = 0;\n"
+	pairs := regexp.MustCompile(`NAME_OF\((goccl_\w+)\)\s+goccl_result (goccl_\w+)\(`).
+		FindAllStringSubmatch(string(text), -1)
+	if len(pairs) != len(functionsOf(t, "goccl_deprecated.h")) {
+		t.Fatalf("not all old names have a new one: %q", pairs)
+	}
+	for _, p := range pairs {
+		program += fmt.Sprintf("  other += %s != %s;\n", p[2], p[1])
+	}
+	source := filepath.Join(t.TempDir(), "old.c")
+	if err := os.WriteFile(source, []byte(program+"  return other;\n}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command := compile(strings.TrimSuffix(source, ".c"), source)
+	out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
+	for _, p := range pairs {
+		if !regexp.MustCompile(p[2] + `. is deprecated.*\b` + p[1] + `\(\)`).Match(out) {
+			t.Errorf("%v: a compiler does not say that %s is %s:\n%s", err, p[2], p[1], out)
+		}
+	}
+	command = append(command, "-Wno-deprecated-declarations")
+	if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	runProgram(t, nil, strings.TrimSuffix(source, ".c"))
 }
 
 // TestDetailsOfAll is about the test "details" of abi.c: it has every function fail that can.

@@ -10,10 +10,10 @@ import (
 	"github.com/goccl/goccl/core"
 )
 
-//export apiCheckpoint
-func apiCheckpoint(handle C.goccl_comm, global unsafe.Pointer, globalSize C.size_t,
+//export apiCommCheckpoint
+func apiCommCheckpoint(handle C.goccl_comm, global unsafe.Pointer, globalSize C.size_t,
 	local unsafe.Pointer, localSize C.size_t, replicas C.int, work *C.goccl_work) C.goccl_result {
-	return onLong("checkpoint", handle, work, func(c *commHandle) (longCall, error) {
+	return onLong("comm_checkpoint", handle, work, func(c *commHandle) (longCall, error) {
 		ofGlobal, err := model(global, globalSize, "global_model")
 		ofLocal, also := model(local, localSize, "local_model")
 		if err := cmp.Or(err, also); err != nil {
@@ -30,23 +30,23 @@ func apiCheckpoint(handle C.goccl_comm, global unsafe.Pointer, globalSize C.size
 func model(at unsafe.Pointer, size C.size_t, name string) ([]byte, error) {
 	switch {
 	case size > 0 && at == nil:
-		return nil, invalid("checkpoint: "+name, "NULL", "it has %d bytes", size)
+		return nil, invalid("comm_checkpoint: "+name, "NULL", "it has %d bytes", size)
 	case size > 1<<40:
-		return nil, invalid("checkpoint: the size of "+name, size, "that is more than memory holds")
+		return nil, invalid("comm_checkpoint: the size of "+name, size, "that is more than memory holds")
 	}
 	return unsafe.Slice((*byte)(at), size), nil
 }
 
-//export apiLoadCheckpoint
-func apiLoadCheckpoint(handle C.goccl_comm, version *C.uint64_t, global *unsafe.Pointer,
+//export apiCommLoadCheckpoint
+func apiCommLoadCheckpoint(handle C.goccl_comm, version *C.uint64_t, global *unsafe.Pointer,
 	globalSize *C.size_t, local *unsafe.Pointer, localSize *C.size_t,
 	work *C.goccl_work) C.goccl_result {
-	return onLong("load_checkpoint", handle, work, func(c *commHandle) (longCall, error) {
-		if err := cmp.Or(needs(version, "load_checkpoint: version"),
-			needs(global, "load_checkpoint: global_model"),
-			needs(globalSize, "load_checkpoint: global_size"),
-			needs(local, "load_checkpoint: local_model"),
-			needs(localSize, "load_checkpoint: local_size")); err != nil {
+	return onLong("comm_load_checkpoint", handle, work, func(c *commHandle) (longCall, error) {
+		if err := cmp.Or(needs(version, "comm_load_checkpoint: version"),
+			needs(global, "comm_load_checkpoint: global_model"),
+			needs(globalSize, "comm_load_checkpoint: global_size"),
+			needs(local, "comm_load_checkpoint: local_model"),
+			needs(localSize, "comm_load_checkpoint: local_size")); err != nil {
 			c.comm.Refuse(err.Error())
 			return nil, err
 		}
@@ -56,7 +56,7 @@ func apiLoadCheckpoint(handle C.goccl_comm, version *C.uint64_t, global *unsafe.
 				c.mu.Lock()
 				defer c.mu.Unlock()
 				if c.destroyed {
-					return errorf(C.GOCCL_ABORTED, "load_checkpoint: the communicator was destroyed")
+					return errorf(C.GOCCL_ABORTED, "comm_load_checkpoint: the communicator was destroyed")
 				}
 				c.loaded.Unpin()
 				*version = C.uint64_t(loaded.Version)
@@ -70,13 +70,13 @@ func apiLoadCheckpoint(handle C.goccl_comm, version *C.uint64_t, global *unsafe.
 	})
 }
 
-//export apiOrphans
-func apiOrphans(handle C.goccl_comm, orphans *C.goccl_orphan, size C.size_t,
+//export apiCommOrphans
+func apiCommOrphans(handle C.goccl_comm, orphans *C.goccl_orphan, size C.size_t,
 	count *C.size_t) C.goccl_result {
-	return onComm("orphans", handle, func(c *commHandle) error {
+	return onComm("comm_orphans", handle, func(c *commHandle) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return putList("orphans", "orphans", c.orphans, orphans, size, count,
+		return putList("comm_orphans", "orphans", c.orphans, orphans, size, count,
 			func(o *core.Orphan) C.goccl_orphan {
 				to := C.goccl_orphan{rank: C.int(o.Rank), size: C.size_t(o.Size)}
 				to.local_model, _ = c.lend(o.Model)
@@ -103,9 +103,9 @@ func (c *commHandle) takeBack() {
 	c.orphans, c.destroyed = nil, true
 }
 
-//export apiVersionNumber
-func apiVersionNumber(handle C.goccl_comm, version *C.uint64_t) C.goccl_result {
-	return onComm("version_number", handle, func(c *commHandle) error {
-		return put(version, "version_number: version", C.uint64_t(c.comm.VersionNumber()))
+//export apiCommCheckpointVersion
+func apiCommCheckpointVersion(handle C.goccl_comm, version *C.uint64_t) C.goccl_result {
+	return onComm("comm_checkpoint_version", handle, func(c *commHandle) error {
+		return put(version, "comm_checkpoint_version: version", C.uint64_t(c.comm.VersionNumber()))
 	})
 }

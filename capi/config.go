@@ -207,20 +207,20 @@ func (g *given) drop() {
 	}
 }
 
-//export apiInit
-func apiInit(to *C.goccl_comm, config *C.goccl_config, work *C.goccl_work) C.goccl_result {
-	return export("init", func() error {
+//export apiCommInit
+func apiCommInit(to *C.goccl_comm, config *C.goccl_config, work *C.goccl_work) C.goccl_result {
+	return export("comm_init", func() error {
 		if work != nil {
 			*work = 0
 		}
-		if err := needs(config, "init: config"); err != nil {
+		if err := needs(config, "comm_init: config"); err != nil {
 			return err
 		}
 		g, err := take(config)
 		if err == nil {
-			err = cmp.Or(needs(to, "init: comm"), g.check())
+			err = cmp.Or(needs(to, "comm_init: comm"), g.check())
 		}
-		return begin("init", nil, work, g.drop, func(t *task) error {
+		return begin("comm_init", nil, work, g.drop, func(t *task) error {
 			made, err := g.initialize(t.ctx, err)
 			if err == nil {
 				t.makes(to, made)
@@ -230,7 +230,7 @@ func apiInit(to *C.goccl_comm, config *C.goccl_config, work *C.goccl_work) C.goc
 	})
 }
 
-// initialize is goccl_init. A rank that is refused tells the others why.
+// initialize is goccl_comm_init. A rank that is refused tells the others why.
 func (g *given) initialize(ctx context.Context, refused error) (*core.Comm, error) {
 	if g.store != nil {
 		defer g.store.leave()

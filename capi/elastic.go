@@ -18,9 +18,9 @@ func apiCommRevoke(handle C.goccl_comm, reason *C.char) C.goccl_result {
 	})
 }
 
-//export apiRenew
-func apiRenew(handle C.goccl_comm, work *C.goccl_work) C.goccl_result {
-	return onLong("renew", handle, work, func(c *commHandle) (longCall, error) {
+//export apiCommRenew
+func apiCommRenew(handle C.goccl_comm, work *C.goccl_work) C.goccl_result {
+	return onLong("comm_renew", handle, work, func(c *commHandle) (longCall, error) {
 		return func(t *task) error { return c.comm.Renew(t.ctx) }, nil
 	})
 }

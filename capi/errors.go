@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"unsafe"
 
 	"github.com/goccl/goccl/capi/deep"
@@ -176,7 +177,7 @@ func keep(function string, err error) {
 }
 
 // detail is the JSON of goccl_last_error_detail(). Where the error concerns no communicator, what
-// has failed is the function.
+// has failed is the function. Its name is that of core's operation, which has no "comm_".
 func detail(function string, err error) []byte {
 	var of *taskError
 	if errors.As(err, &of) {
@@ -186,7 +187,7 @@ func detail(function string, err error) []byte {
 	errors.As(err, &e)
 	operation := e.Operation
 	if operation == "" && e.Group == "" {
-		operation = function
+		operation = strings.TrimPrefix(function, "comm_")
 	}
 	d := struct {
 		Kind       string         `json:"kind"`

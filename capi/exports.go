@@ -105,12 +105,12 @@ func apiGetUniqueID(id *C.goccl_unique_id) C.goccl_result {
 	})
 }
 
-//export apiSplit
-func apiSplit(
+//export apiCommSplit
+func apiCommSplit(
 	handle C.goccl_comm, color, key C.int, child *C.goccl_comm, work *C.goccl_work,
 ) C.goccl_result {
-	return onLong("split", handle, work, func(c *commHandle) (longCall, error) {
-		if err := put(child, "split: child", 0); err != nil {
+	return onLong("comm_split", handle, work, func(c *commHandle) (longCall, error) {
+		if err := put(child, "comm_split: child", 0); err != nil {
 			c.comm.Refuse(err.Error())
 			return nil, err
 		}
@@ -124,9 +124,9 @@ func apiSplit(
 	})
 }
 
-//export apiDestroy
-func apiDestroy(handle C.goccl_comm) C.goccl_result {
-	return onComm("destroy", handle, func(c *commHandle) error {
+//export apiCommDestroy
+func apiCommDestroy(handle C.goccl_comm) C.goccl_result {
+	return onComm("comm_destroy", handle, func(c *commHandle) error {
 		if !drop(uint64(handle)) {
 			return badHandle(uint64(handle), "comm")
 		}
@@ -140,36 +140,36 @@ func apiDestroy(handle C.goccl_comm) C.goccl_result {
 	})
 }
 
-//export apiAbort
-func apiAbort(handle C.goccl_comm, reason *C.char) C.goccl_result {
-	return onComm("abort", handle, func(c *commHandle) error {
+//export apiCommAbort
+func apiCommAbort(handle C.goccl_comm, reason *C.char) C.goccl_result {
+	return onComm("comm_abort", handle, func(c *commHandle) error {
 		c.comm.Abort(text(reason))
 		c.abortTasks("the communicator was aborted: " + text(reason))
 		return nil
 	})
 }
 
-//export apiRefuse
-func apiRefuse(handle C.goccl_comm, reason *C.char) C.goccl_result {
-	return onComm("refuse", handle, func(c *commHandle) error {
+//export apiCommRefuse
+func apiCommRefuse(handle C.goccl_comm, reason *C.char) C.goccl_result {
+	return onComm("comm_refuse", handle, func(c *commHandle) error {
 		c.comm.Refuse(text(reason))
 		return nil
 	})
 }
 
-//export apiAsyncError
-func apiAsyncError(handle C.goccl_comm) C.goccl_result {
-	return onComm("async_error", handle, func(c *commHandle) error {
+//export apiCommAsyncError
+func apiCommAsyncError(handle C.goccl_comm) C.goccl_result {
+	return onComm("comm_async_error", handle, func(c *commHandle) error {
 		return c.comm.Err()
 	})
 }
 
-//export apiFailedRanks
-func apiFailedRanks(
+//export apiCommFailedRanks
+func apiCommFailedRanks(
 	handle C.goccl_comm, ranks *C.int, size C.size_t, count *C.size_t,
 ) C.goccl_result {
-	return onComm("failed_ranks", handle, func(c *commHandle) error {
-		return putList("failed_ranks", "ranks", c.comm.FailedRanks(), ranks, size, count,
+	return onComm("comm_failed_ranks", handle, func(c *commHandle) error {
+		return putList("comm_failed_ranks", "ranks", c.comm.FailedRanks(), ranks, size, count,
 			func(rank *int) C.int { return C.int(*rank) })
 	})
 }

@@ -5,7 +5,7 @@
  *   A communicator joins `size` ranks. Every rank calls the same collectives in the same order.
  *   A collective is started by goccl_<name>(), which returns at once with a work handle, or, where
  *   the `work` argument is NULL, blocks until the collective has ended. Other calls that take long
- *   block, and have forms that return works, too: see goccl_init_async().
+ *   block, and have forms that return works, too: see goccl_comm_init_async().
  *
  * Units
  *   `count` is a number of elements of `dtype`, never of bytes. Times are milliseconds. A timeout
@@ -23,9 +23,9 @@
  *   the calls that start them: threads that share a communicator must agree on that order.
  *
  * Errors
- *   Every function returns a goccl_result. The text for the last failing call of the calling
- *   thread is goccl_last_error(), the facts for a program are goccl_last_error_detail(), and the
- *   ranks that broke a communicator are goccl_failed_ranks(). After a collective on a communicator
+ *   Every function returns a goccl_result. The text for the last failing call of the calling thread
+ *   is goccl_last_error(), the facts for a program are goccl_last_error_detail(), and the ranks
+ *   that broke a communicator are goccl_comm_failed_ranks(). After a collective on a communicator
  *   has failed with anything but GOCCL_INVALID_ARGUMENT the communicator is broken: each later call
  *   returns the first cause. A collective that is refused with GOCCL_INVALID_ARGUMENT is told to
  *   the peers. Where all ranks are refused at the same place in the order, all go on; else the
@@ -36,9 +36,9 @@
  * Handles
  *   A handle is an opaque number, and is given out once only. One that is stale, forged or of
  *   another type is answered with GOCCL_INVALID_HANDLE. After fork() the child is answered
- *   GOCCL_FORKED by every function, but goccl_destroy(), goccl_abort(), goccl_refuse(),
- *   goccl_group_drop(), goccl_work_free() and goccl_shutdown() do nothing there and return
- *   GOCCL_OK. A child that calls exec loads the library anew and may use it.
+ *   GOCCL_FORKED by every function, but goccl_comm_destroy(), goccl_comm_abort(),
+ *   goccl_comm_refuse(), goccl_group_drop(), goccl_work_free() and goccl_shutdown() do nothing
+ *   there and return GOCCL_OK. A child that calls exec loads the library anew and may use it.
  *
  * Limits
  *   The library ends a process that has no 1.7 GiB of address space or no 12 threads left for it at
@@ -65,7 +65,7 @@ typedef enum {
   GOCCL_INVALID_ARGUMENT = 1, /* the text names the argument, what was given and what is allowed */
   GOCCL_INVALID_HANDLE = 2,
   GOCCL_TIMEOUT = 3, /* the text and goccl_last_error_detail() name the ranks that did not arrive */
-  GOCCL_ABORTED = 4, /* goccl_abort() or goccl_destroy() was called on this rank or a peer */
+  GOCCL_ABORTED = 4, /* this rank or a peer called goccl_comm_abort() or goccl_comm_destroy() */
   GOCCL_PEER_FAILED = 5,  /* a rank died or became unreachable; text and detail name it */
   GOCCL_MISMATCH = 6,     /* ranks called different collectives, or were started with different
                           settings; the text tells which */
@@ -73,7 +73,7 @@ typedef enum {
   GOCCL_FORKED = 8,       /* called in a child made by fork() after the library was loaded */
   GOCCL_SYSTEM = 9,       /* the operating system refused something; the text has its words */
   GOCCL_INTERNAL = 10,    /* a defect in GoCCL */
-  GOCCL_IN_PROGRESS = 11, /* only goccl_work_test(), goccl_work_wait() and goccl_async_error() */
+  GOCCL_IN_PROGRESS = 11, /* goccl_work_test(), goccl_work_wait(), goccl_comm_async_error() only */
   GOCCL_REVOKED = 12,   /* goccl_comm_revoke() was called, or the members go on in another epoch */
   GOCCL_NO_QUORUM = 13, /* too few members can be reached; the others may go on without this rank */
   GOCCL_EXCLUDED = 14   /* the other members go on without this rank */
@@ -146,8 +146,8 @@ const char *goccl_last_error(void);
 /* That failure as a JSON object for programs; "" if there is none. All keys are there:
  *   "kind"         goccl_result_string() of what the call returned
  *   "group"        name of the communicator; "" where it concerns none
- *   "operation"    that failed, as in the names of the functions ("allreduce", "get_unique_id"); ""
- *                  where a communicator has failed, and none of its operations by it
+ *   "operation"    that failed: the name of the function without goccl_ and comm_ ("allreduce",
+ *                  "init"); "" where a communicator has failed, and none of its operations by it
  *   "sequence"     number of the collective that failed in the order of its communicator's; 0: none
  *   "ranks"        that failed (GOCCL_PEER_FAILED), did not arrive (GOCCL_TIMEOUT), or aborted or
  *                  left (GOCCL_ABORTED), in ascending order of "group_ranks"; as numbers in the job
@@ -197,7 +197,7 @@ typedef struct {
 
 /* `logger` hears all records of `level` and above, instead of standard error; a file that
  * GOCCL_DEBUG_FILE names is written as before. There is one a process; NULL restores the default.
- * May be called before goccl_init(), and at any time.
+ * May be called before goccl_comm_init(), and at any time.
  *   Threads: a thread of the library that holds no lock and does nothing else calls it, with one
  *   record after the other. It may take its time and may call any function here. 4096 records wait
  *   for it at most; it is told how many more there were. A child made by fork() never calls it.
@@ -225,14 +225,14 @@ typedef struct {
 
 /* Makes an id and opens the meeting point in this process, on the interface named by
  * GOCCL_SOCKET_IFNAME or else that of the default route. The meeting point closes when the
- * communicator has been made, or after the timeout of its goccl_init(). */
+ * communicator has been made, or after the timeout of its goccl_comm_init(). */
 goccl_result goccl_get_unique_id(goccl_unique_id *id);
 
 /* A key-value store that all ranks share, such as torch's. Called from threads of the library
- * during goccl_init() only, one call at a time; else see goccl_comm_publish(). Keys are
+ * during goccl_comm_init() only, one call at a time; else see goccl_comm_publish(). Keys are
  * NUL-terminated; values are bytes. Where a function has not returned a second after the timeout,
- * goccl_init() returns GOCCL_TIMEOUT without it, and calls no more of them: until it has returned,
- * `context` must stay valid. */
+ * goccl_comm_init() returns GOCCL_TIMEOUT without it, and calls no more of them: until it has
+ * returned, `context` must stay valid. */
 typedef struct {
   void *context;
   /* Stores a value. Returns 0, or -1 and a message in err. */
@@ -255,7 +255,7 @@ typedef struct {
   const goccl_unique_id *unique_id;
   const goccl_store *store;
   const char *group_name;    /* tells groups of one job apart in messages and in the store's keys */
-  int64_t timeout_ms;        /* of goccl_init() and of every operation; default 1 800 000 */
+  int64_t timeout_ms;        /* of goccl_comm_init() and of every operation; default 1 800 000 */
   int64_t liveness_grace_ms; /* a host that acknowledges nothing is given up after it; 10 000 */
   const char
       *transport; /* NULL: best per pair. "shm", "tcp", "verbs": this. Also GOCCL_TRANSPORT */
@@ -280,9 +280,9 @@ typedef struct {
   /* Who goes on where members cannot reach each other: NULL or "majority", or "any", with which
    * several parts may go on apart. The same on all ranks. Also GOCCL_QUORUM */
   const char *quorum;
-  /* 1: goccl_init() joins nobody, at once: the communicator gets its members, and its first
+  /* 1: goccl_comm_init() joins nobody, at once: the communicator gets its members, and its first
    * collective, by goccl_comm_reconfigure(). `rank`, `size`, `unique_id`, `store` and
-   * `global_ranks` are not looked at. 0: goccl_init() joins `size` ranks. */
+   * `global_ranks` are not looked at. 0: goccl_comm_init() joins `size` ranks. */
   int reconfigurable;
   /* Tells groups of one name apart that meet at the etcd of GOCCL_STORE, as the prefix of a store
    * does; NULL: they need not be. All ranks give the same text. */
@@ -303,22 +303,22 @@ typedef struct {
  * other ranks are told why, and get GOCCL_MISMATCH, if its rank and size and the store or the
  * unique id are good. It stays for 3 seconds at most to tell them. A rank that may have no
  * threads or descriptors gets GOCCL_SYSTEM, and tells nobody. */
-goccl_result goccl_init(goccl_comm *comm, const goccl_config *config);
+goccl_result goccl_comm_init(goccl_comm *comm, const goccl_config *config);
 
 /* Parts a communicator into new ones: ranks of equal `color` (>= 0) meet in one, ordered by `key`
  * and then by rank. A negative color takes part in the call and gets 0. A collective call. */
-goccl_result goccl_split(goccl_comm comm, int color, int key, goccl_comm *child);
+goccl_result goccl_comm_split(goccl_comm comm, int color, int key, goccl_comm *child);
 
 /* Begins a communicator anew, with the same ranks, over the same links and under the same handle:
  * what has failed works again. Collectives count from 1, after the barrier by which it waits for
  * all ranks; the communicator's timeout holds. All ranks must call it, each as often as the others.
  * Works that have not ended get GOCCL_ABORTED. A rank whose peer has begun anew gets that from its
- * calls, and calls goccl_renew() then. GOCCL_PEER_FAILED, at once, where a rank's process is known
- * to have ended: make a new communicator without it. After a failure goccl_renew() may be called
- * again. Memory of goccl_mem_alloc() that failed operations used is free of peers afterwards.
- * Thread-safe; calls of other threads on the communicator may get GOCCL_ABORTED. Unlike
+ * calls, and calls goccl_comm_renew() then. GOCCL_PEER_FAILED, at once, where a rank's process is
+ * known to have ended: make a new communicator without it. After a failure goccl_comm_renew() may
+ * be called again. Memory of goccl_mem_alloc() that failed operations used is free of peers
+ * afterwards. Thread-safe; calls of other threads on the communicator may get GOCCL_ABORTED. Unlike
  * goccl_comm_recover() it never goes on with other members. */
-goccl_result goccl_renew(goccl_comm comm);
+goccl_result goccl_comm_renew(goccl_comm comm);
 
 /* ---- members that come and go ------------------------------------------------------------- */
 
@@ -367,13 +367,13 @@ goccl_result goccl_comm_grow(goccl_comm comm, int n, int64_t timeout_ms);
  * until one is there; where it has ended, for the next one.
  *
  * Blocks until the members let this process in, by goccl_comm_recover() or goccl_comm_grow(), for
- * config.timeout_ms at most. config is that of goccl_init() but for rank, size and global_ranks,
- * which are not looked at; settings and secret must be those of the members. The callbacks of
- * config.store are called as during goccl_init(). GOCCL_PEER_FAILED where no process of the handles
- * is there any more; GOCCL_MISMATCH where settings or secrets differ, a handle was changed on its
- * way, or what was found is a member of another group; GOCCL_UNSUPPORTED where this process and a
- * member cannot be joined; GOCCL_TIMEOUT where no member was found, or nobody let it in;
- * GOCCL_EXCLUDED where it was let in, and came too late. Thread-safe. */
+ * config.timeout_ms at most. config is that of goccl_comm_init() but for rank, size and
+ * global_ranks, which are not looked at; settings and secret must be those of the members. The
+ * callbacks of config.store are called as during goccl_comm_init(). GOCCL_PEER_FAILED where no
+ * process of the handles is there any more; GOCCL_MISMATCH where settings or secrets differ, a
+ * handle was changed on its way, or what was found is a member of another group; GOCCL_UNSUPPORTED
+ * where this process and a member cannot be joined; GOCCL_TIMEOUT where no member was found, or
+ * nobody let it in; GOCCL_EXCLUDED where it was let in, and came too late. Thread-safe. */
 goccl_result goccl_comm_join(goccl_comm *comm, const goccl_config *config,
                              const char *const *handles, int n);
 
@@ -384,11 +384,12 @@ goccl_result goccl_comm_join(goccl_comm *comm, const goccl_config *config,
  * minute after the process has ended at the latest. Else exactly one of the two is given (copied):
  *
  * - `store`: its functions are called from a thread of the library, one at a time, until
- *   goccl_destroy(), or another goccl_comm_publish() for the communicator, has returned. These wait
- *   a second at most for a function that runs; until it has returned `context` must stay valid.
- * - `unique_id`: one that goccl_get_unique_id() has given, also that of goccl_init(). The process
- *   that made it serves the store at its address until then. It must be a member. When it ends
- *   newcomers need handles.
+ *   goccl_comm_destroy(), or another goccl_comm_publish() for the communicator, has returned. These
+ *   wait a second at most for a function that runs; until it has returned `context` must stay
+ *   valid.
+ * - `unique_id`: one that goccl_get_unique_id() has given, also that of goccl_comm_init(). The
+ *   process that made it serves the store at its address until then. It must be a member. When it
+ *   ends newcomers need handles.
  *
  * Does not wait for the store: where it cannot be written, a warning is logged. Without a secret of
  * the job, whoever can read the store can join. GOCCL_SYSTEM where the address of the id is taken.
@@ -398,16 +399,16 @@ goccl_result goccl_comm_publish(goccl_comm comm, const goccl_unique_id *unique_i
 
 /* Leaves in *n how many processes wait at this rank to be let in. Other ranks may know of others,
  * so exchange it (an allreduce of the greatest) to decide alike. Thread-safe, never blocks. */
-goccl_result goccl_comm_joining(goccl_comm comm, int *n);
+goccl_result goccl_comm_num_waiting(goccl_comm comm, int *n);
 
 /* Makes a communicator of the members that are left, but for the `n` ranks of `exclude` (copied;
  * may be NULL where n is 0). All that live and are not excluded must call it, with the same list;
  * excluded ones must not. Ranks close up. `flags` is 0, or GOCCL_SHRINK_ABORT, which revokes the
  * old communicator first. Without it the old one stays as it is, but excluded ranks take no part
- * any more in what its members decide. Each of the two needs a goccl_destroy(). Errors and the time
- * are those of goccl_comm_recover() with the communicator's timeout; GOCCL_MISMATCH where ranks
- * have called different ones of these functions. Thread-safe. Like ncclCommShrink, but members need
- * not know who has failed. */
+ * any more in what its members decide. Each of the two needs a goccl_comm_destroy(). Errors and the
+ * time are those of goccl_comm_recover() with the communicator's timeout; GOCCL_MISMATCH where
+ * ranks have called different ones of these functions. Thread-safe. Like ncclCommShrink, but
+ * members need not know who has failed. */
 enum { GOCCL_SHRINK_DEFAULT = 0, GOCCL_SHRINK_ABORT = 1 };
 goccl_result goccl_comm_shrink(goccl_comm comm, const int *exclude, int n, int flags,
                                goccl_comm *shrunk);
@@ -427,12 +428,12 @@ typedef struct {
 
 /* The present members, by rank: writes at most `size` to `members` (the caller's; may be NULL where
  * `size` is 0), and to *count how many there are. May be called by any thread until
- * goccl_destroy(). Never blocks. */
+ * goccl_comm_destroy(). Never blocks. */
 goccl_result goccl_comm_members(goccl_comm comm, goccl_member *members, size_t size, size_t *count);
 
 /* The number of the communicator's present epoch: 0 at first, and one more with each
- * goccl_comm_recover() and goccl_renew(); after goccl_comm_reconfigure() one more than the greatest
- * of the members. Thread-safe, never blocks. */
+ * goccl_comm_recover() and goccl_comm_renew(); after goccl_comm_reconfigure() one more than the
+ * greatest of the members. Thread-safe, never blocks. */
 goccl_result goccl_comm_epoch(goccl_comm comm, uint32_t *epoch);
 
 /* ---- checkpoints --------------------------------------------------------------------------- */
@@ -444,38 +445,38 @@ goccl_result goccl_comm_epoch(goccl_comm comm, uint32_t *epoch);
  * blocks, for the communicator's timeout at most. Models are the caller's and copied; each may be
  * NULL where its size is 0. Once it has returned GOCCL_OK on any rank the version is not lost as
  * long as a member lives, and a local model as long as its rank or one that keeps it does. After
- * another code goccl_load_checkpoint() tells whether the version counts:
+ * another code goccl_comm_load_checkpoint() tells whether the version counts:
  *
  * - GOCCL_MISMATCH, on all ranks: the global models differ, or the replicas; or the members have
- *   changed, and goccl_load_checkpoint() has not been called since; nothing has changed;
+ *   changed, and goccl_comm_load_checkpoint() has not been called since; nothing has changed;
  * - GOCCL_INVALID_ARGUMENT, on all ranks: `replicas` < 0; or a rank would hold more than 1 GiB,
  *   with all copies that it keeps for others, and in two versions; or a checkpoint has failed
- *   before, and goccl_load_checkpoint() has not been called since; nothing has changed;
+ *   before, and goccl_comm_load_checkpoint() has not been called since; nothing has changed;
  * - what a collective gives.
  *
  * Thread-safe. Like RabitCheckPoint; `replicas` is its rabit_local_replica. */
-goccl_result goccl_checkpoint(goccl_comm comm, const void *global_model, size_t global_size,
-                              const void *local_model, size_t local_size, int replicas);
+goccl_result goccl_comm_checkpoint(goccl_comm comm, const void *global_model, size_t global_size,
+                                   const void *local_model, size_t local_size, int replicas);
 
 /* Gives the newest version that counts, and this rank's models of it; version 0 and sizes of 0
  * where there is none. All ranks must call it, at the start, after goccl_comm_recover() and its
- * kin, and after a goccl_checkpoint() that has failed; it blocks, for the communicator's timeout at
- * most. A rank that has joined gets the global model from another one. Local models of ranks that
- * have ended go to those that have joined, both in their order, as far as there are both;
- * goccl_orphans() has what is left, and tells what is lost.
+ * kin, and after a goccl_comm_checkpoint() that has failed; it blocks, for the communicator's
+ * timeout at most. A rank that has joined gets the global model from another one. Local models of
+ * ranks that have ended go to those that have joined, both in their order, as far as there are
+ * both; goccl_comm_orphans() has what is left, and tells what is lost.
  *
  * Models are checked by digests (64 bits of SHA-256) from when the version was made. What has
  * changed since then in the memory of a rank counts as if that rank had none. GOCCL_MISMATCH, on
  * all ranks: no rank has the global model unchanged, what has come to some rank from those that the
  * text names is not what was made, or ranks tell of different models of the version.
  *
- * The memory is the library's, and stays as it is until the next goccl_load_checkpoint() or
- * goccl_destroy() of the communicator. No argument may be NULL. Thread-safe; threads that share a
- * communicator must not use the memory while one of them calls it again. Like
+ * The memory is the library's, and stays as it is until the next goccl_comm_load_checkpoint() or
+ * goccl_comm_destroy() of the communicator. No argument may be NULL. Thread-safe; threads that
+ * share a communicator must not use the memory while one of them calls it again. Like
  * RabitLoadCheckPoint. */
-goccl_result goccl_load_checkpoint(goccl_comm comm, uint64_t *version, const void **global_model,
-                                   size_t *global_size, const void **local_model,
-                                   size_t *local_size);
+goccl_result goccl_comm_load_checkpoint(goccl_comm comm, uint64_t *version,
+                                        const void **global_model, size_t *global_size,
+                                        const void **local_model, size_t *local_size);
 
 /* A local model of a rank that has ended. */
 typedef struct {
@@ -484,25 +485,25 @@ typedef struct {
   const void *local_model; /* NULL: it is lost: all that had it have ended, or have it changed */
 } goccl_orphan;
 
-/* What the last goccl_load_checkpoint() has left over of local models: those that nobody has got in
- * place of the rank that had it, each on one of the ranks that keep a copy, so that all ranks
- * together have each local model once; and, on all ranks, those that are lost. The next
- * goccl_checkpoint() drops them. Writes at most `size` to `orphans` (the caller's; may be NULL
+/* What the last goccl_comm_load_checkpoint() has left over of local models: those that nobody has
+ * got in place of the rank that had it, each on one of the ranks that keep a copy, so that all
+ * ranks together have each local model once; and, on all ranks, those that are lost. The next
+ * goccl_comm_checkpoint() drops them. Writes at most `size` to `orphans` (the caller's; may be NULL
  * where `size` is 0), and to *count how many there are. The models are the library's, as those of
- * goccl_load_checkpoint(). Thread-safe, never blocks. */
-goccl_result goccl_orphans(goccl_comm comm, goccl_orphan *orphans, size_t size, size_t *count);
+ * goccl_comm_load_checkpoint(). Thread-safe, never blocks. */
+goccl_result goccl_comm_orphans(goccl_comm comm, goccl_orphan *orphans, size_t size, size_t *count);
 
-/* The version that goccl_checkpoint() or goccl_load_checkpoint() has succeeded with last, 0 before
- * the first. Thread-safe, never blocks. Like RabitVersionNumber. */
-goccl_result goccl_version_number(goccl_comm comm, uint64_t *version);
+/* The version that goccl_comm_checkpoint() or goccl_comm_load_checkpoint() has succeeded with last,
+ * 0 before the first. Thread-safe, never blocks. Like RabitVersionNumber. */
+goccl_result goccl_comm_checkpoint_version(goccl_comm comm, uint64_t *version);
 
 /* ---- members by their handles -------------------------------------------------------------- */
 
 /* Names this process's end of a communicator to those that are to be members with it: a text of
  * base64, with the address of the process and a random number, which stays the same until
- * goccl_destroy(). Hand it to them by any means; without GOCCL_SECRET keep it among them. Copies at
- * most `size` bytes with the closing NUL, and sets *needed (may be NULL) to the size that holds
- * everything, at most GOCCL_HANDLE_SIZE. Thread-safe. */
+ * goccl_comm_destroy(). Hand it to them by any means; without GOCCL_SECRET keep it among them.
+ * Copies at most `size` bytes with the closing NUL, and sets *needed (may be NULL) to the size that
+ * holds everything, at most GOCCL_HANDLE_SIZE. Thread-safe. */
 #define GOCCL_HANDLE_SIZE 1025
 goccl_result goccl_comm_handle(goccl_comm comm, char *handle, size_t size, size_t *needed);
 
@@ -521,7 +522,7 @@ goccl_result goccl_comm_handle(goccl_comm comm, char *handle, size_t size, size_
  * - GOCCL_PEER_FAILED, at once: the process of a handle has ended, or its communicator has;
  * - GOCCL_MISMATCH: members were given different handles, settings or secrets;
  * - GOCCL_TIMEOUT: text and detail name who did not come;
- * - GOCCL_ABORTED: goccl_abort() or goccl_destroy() was called meanwhile.
+ * - GOCCL_ABORTED: goccl_comm_abort() or goccl_comm_destroy() was called meanwhile.
  *
  * Works that have not ended then get GOCCL_REVOKED, or GOCCL_ABORTED where a peer was quicker, and
  * collectives count from 1. goccl_comm_rank() and goccl_comm_size() tell the new numbers.
@@ -560,11 +561,11 @@ goccl_result goccl_mem_stats(uint64_t *registered, uint64_t *given, uint64_t *ta
  * that has not been told yet of a call that this rank was refused, and then for half a second at
  * most. The last communicator's end may wait for an adapter that has to send its last words again.
  * The handle is then invalid. */
-goccl_result goccl_destroy(goccl_comm comm);
+goccl_result goccl_comm_destroy(goccl_comm comm);
 
 /* Breaks a communicator at once on all ranks: every pending and later work ends with
- * GOCCL_ABORTED, here and on every peer. The handle stays valid until goccl_destroy(). */
-goccl_result goccl_abort(goccl_comm comm, const char *reason);
+ * GOCCL_ABORTED, here and on every peer. The handle stays valid until goccl_comm_destroy(). */
+goccl_result goccl_comm_abort(goccl_comm comm, const char *reason);
 
 /* For callers that check the arguments of collectives themselves, such as torch's back end: tells
  * that they refused a collective, or a batch with one, so that peers learn of it as of one that the
@@ -572,23 +573,23 @@ goccl_result goccl_abort(goccl_comm comm, const char *reason);
  * once for a whole batch, and not while the thread records a batch; not for what the library has
  * refused, and not for goccl_send() and goccl_recv(). `reason` says what was wrong; it may be NULL.
  * Never blocks. */
-goccl_result goccl_refuse(goccl_comm comm, const char *reason);
+goccl_result goccl_comm_refuse(goccl_comm comm, const char *reason);
 
 /* GOCCL_OK while the communicator works, else the first cause of its failure. GOCCL_PEER_FAILED
- * also where the process of a peer has ended without goccl_destroy(), before anything needs that
- * peer. Never blocks. */
-goccl_result goccl_async_error(goccl_comm comm);
+ * also where the process of a peer has ended without goccl_comm_destroy(), before anything needs
+ * that peer. Never blocks. */
+goccl_result goccl_comm_async_error(goccl_comm comm);
 
-/* The ranks to which the failure is owed that goccl_async_error() tells of, within the communicator
- * and in ascending order: with GOCCL_PEER_FAILED those that died or cannot be reached, with
- * GOCCL_TIMEOUT those that did not arrive, with GOCCL_ABORTED those that aborted or left. Writes at
- * most `size` of them to `ranks` (the caller's; may be NULL where `size` is 0), and to *count how
- * many there are: 0 while the communicator works, and where the failure is no rank's. A rank that
- * is told of more than 4096 keeps the first. May be called by any thread until goccl_destroy().
- * Never blocks. GOCCL_INVALID_ARGUMENT for a NULL pointer. */
-goccl_result goccl_failed_ranks(goccl_comm comm, int *ranks, size_t size, size_t *count);
+/* The ranks to which the failure is owed that goccl_comm_async_error() tells of, within the
+ * communicator and in ascending order: with GOCCL_PEER_FAILED those that died or cannot be reached,
+ * with GOCCL_TIMEOUT those that did not arrive, with GOCCL_ABORTED those that aborted or left.
+ * Writes at most `size` of them to `ranks` (the caller's; may be NULL where `size` is 0), and to
+ * *count how many there are: 0 while the communicator works, and where the failure is no rank's. A
+ * rank that is told of more than 4096 keeps the first. May be called by any thread until
+ * goccl_comm_destroy(). Never blocks. GOCCL_INVALID_ARGUMENT for a NULL pointer. */
+goccl_result goccl_comm_failed_ranks(goccl_comm comm, int *ranks, size_t size, size_t *count);
 
-/* Ends every communicator of the process, as at its exit. Threads in goccl_init() and
+/* Ends every communicator of the process, as at its exit. Threads in goccl_comm_init() and
  * goccl_comm_join() return GOCCL_ABORTED, some seconds later where a store does not answer. Bounded
  * in time. */
 goccl_result goccl_shutdown(void);
@@ -646,7 +647,8 @@ goccl_result goccl_work_error(goccl_work work, char *text, size_t size);
 /* The rank that a finished receive came from, for goccl_recv() with GOCCL_ANY_SOURCE. */
 goccl_result goccl_work_source(goccl_work work, int *rank);
 
-/* Gives the handle back. The work itself goes on if it has not ended, but see goccl_init_async().
+/* Gives the handle back. The work itself goes on if it has not ended, but see
+ * goccl_comm_init_async().
  */
 goccl_result goccl_work_free(goccl_work work);
 
@@ -659,15 +661,15 @@ goccl_result goccl_work_contributors(goccl_work work, int *n);
 
 /* ---- calls that take long, as works -------------------------------------------------------- */
 
-/* goccl_init() as a work. Each of the functions goccl_<name>_async() is goccl_<name>() that returns
- * at once and leaves a work in *work. It ends when goccl_<name>() would return, and with the same
- * result. All functions of works serve it but goccl_work_source() and goccl_work_contributors().
- * Where `work` is NULL the function blocks, as goccl_<name>() does.
+/* goccl_comm_init() as a work. Each of the functions goccl_<name>_async() is goccl_<name>() that
+ * returns at once and leaves a work in *work. It ends when goccl_<name>() would return, and with
+ * the same result. All functions of works serve it but goccl_work_source() and
+ * goccl_work_contributors(). Where `work` is NULL the function blocks, as goccl_<name>() does.
  *
  * - Arguments: numbers, texts, lists and structs are copied before it returns. What is wrong with
  *   them it returns itself, or the work tells, where other ranks are told first. The models of
- *   goccl_checkpoint_async() are not copied: as buffers of collectives, they must stay as they are
- *   until the work has ended, also after goccl_work_free().
+ *   goccl_comm_checkpoint_async() are not copied: as buffers of collectives, they must stay as they
+ *   are until the work has ended, also after goccl_work_free().
  * - Results are written to where the arguments point before anybody can see that the work has ended
  *   well. *comm, *child and *shrunk are 0 until then. That memory must be there until the work has
  *   ended, or goccl_work_free() has been given it before: then nothing is written any more, and a
@@ -675,20 +677,21 @@ goccl_result goccl_work_contributors(goccl_work work, int *n);
  * - Order: on one communicator they are carried out in the order of their calls, and so is a
  *   blocking call that follows them. Start no collective there from such a call until its work has
  *   ended: ranks would not agree on which comes first, and may get GOCCL_MISMATCH.
- * - The end: goccl_abort() of the communicator ends them with GOCCL_ABORTED on this rank. So does
- *   goccl_destroy(), which waits for what is under way, and goccl_shutdown(). Works stay valid.
- * - goccl_work_free() of a goccl_init_async() or goccl_comm_join_async() that has not ended gives
- *   it up. It waits a second at most for a function of config.store that runs: until that has
+ * - The end: goccl_comm_abort() of the communicator ends them with GOCCL_ABORTED on this rank. So
+ *   does goccl_comm_destroy(), which waits for what is under way, and goccl_shutdown(). Works stay
+ *   valid.
+ * - goccl_work_free() of a goccl_comm_init_async() or goccl_comm_join_async() that has not ended
+ *   gives it up. It waits a second at most for a function of config.store that runs: until that has
  *   returned `context` must stay valid. The other calls go on, as other ranks wait for this one.
  *
  * Thread-safe. A thread that is to look at signals waits in slices of time. Like MPIX_Comm_ishrink
  * and MPIX_Comm_iagree of ULFM. */
-goccl_result goccl_init_async(goccl_comm *comm, const goccl_config *config, goccl_work *work);
+goccl_result goccl_comm_init_async(goccl_comm *comm, const goccl_config *config, goccl_work *work);
 
-/* As works: see goccl_init_async(). */
-goccl_result goccl_split_async(goccl_comm comm, int color, int key, goccl_comm *child,
-                               goccl_work *work);
-goccl_result goccl_renew_async(goccl_comm comm, goccl_work *work);
+/* As works: see goccl_comm_init_async(). */
+goccl_result goccl_comm_split_async(goccl_comm comm, int color, int key, goccl_comm *child,
+                                    goccl_work *work);
+goccl_result goccl_comm_renew_async(goccl_comm comm, goccl_work *work);
 goccl_result goccl_comm_recover_async(goccl_comm comm, int64_t timeout_ms, goccl_work *work);
 goccl_result goccl_comm_grow_async(goccl_comm comm, int n, int64_t timeout_ms, goccl_work *work);
 goccl_result goccl_comm_join_async(goccl_comm *comm, const goccl_config *config,
@@ -699,13 +702,13 @@ goccl_result goccl_comm_agree_async(goccl_comm comm, uint64_t *flags, goccl_work
 goccl_result goccl_comm_reconfigure_async(goccl_comm comm, const char *uuid,
                                           const char *const *handles, int n, int ordered,
                                           int64_t timeout_ms, goccl_work *work);
-goccl_result goccl_checkpoint_async(goccl_comm comm, const void *global_model, size_t global_size,
-                                    const void *local_model, size_t local_size, int replicas,
-                                    goccl_work *work);
-goccl_result goccl_load_checkpoint_async(goccl_comm comm, uint64_t *version,
-                                         const void **global_model, size_t *global_size,
-                                         const void **local_model, size_t *local_size,
-                                         goccl_work *work);
+goccl_result goccl_comm_checkpoint_async(goccl_comm comm, const void *global_model,
+                                         size_t global_size, const void *local_model,
+                                         size_t local_size, int replicas, goccl_work *work);
+goccl_result goccl_comm_load_checkpoint_async(goccl_comm comm, uint64_t *version,
+                                              const void **global_model, size_t *global_size,
+                                              const void **local_model, size_t *local_size,
+                                              goccl_work *work);
 
 /* ---- collectives -------------------------------------------------------------------------- */
 
@@ -845,8 +848,8 @@ goccl_result goccl_send(goccl_comm comm, const void *buffer, uint64_t count, goc
                         int peer, int tag, const goccl_call *call, goccl_work *work);
 
 /* `peer` may be GOCCL_ANY_SOURCE. Such a receive ends with GOCCL_PEER_FAILED where the process of
- * any peer has ended without goccl_destroy(), unless what it receives has come before. It goes on
- * where this host's kernel tells that the process has ended by itself, with status 0. */
+ * any peer has ended without goccl_comm_destroy(), unless what it receives has come before. It goes
+ * on where this host's kernel tells that the process has ended by itself, with status 0. */
 goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dtype dtype, int peer,
                         int tag, const goccl_call *call, goccl_work *work);
 
@@ -860,9 +863,11 @@ goccl_result goccl_group_start(goccl_comm comm);
 goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work *work);
 
 /* Ends a batch of this thread without starting it. Where it has collectives peers are told, as by
- * goccl_refuse() with that reason, which may be NULL: they would wait for them, unless the
+ * goccl_comm_refuse() with that reason, which may be NULL: they would wait for them, unless the
  * communicator has begun another epoch since goccl_group_start(). Never blocks. */
 goccl_result goccl_group_drop(goccl_comm comm, const char *reason);
+
+#include "goccl_deprecated.h"
 
 #ifdef __cplusplus
 }

@@ -94,10 +94,10 @@ func (g *given) seekMembers(ctx context.Context, c *core.Config) (done func(), e
 	return done, nil
 }
 
-//export apiCommJoining
-func apiCommJoining(handle C.goccl_comm, n *C.int) C.goccl_result {
-	return onComm("comm_joining", handle, func(c *commHandle) error {
-		return put(n, "comm_joining: n", C.int(c.comm.Joining()))
+//export apiCommNumWaiting
+func apiCommNumWaiting(handle C.goccl_comm, n *C.int) C.goccl_result {
+	return onComm("comm_num_waiting", handle, func(c *commHandle) error {
+		return put(n, "comm_num_waiting: n", C.int(c.comm.Joining()))
 	})
 }
 

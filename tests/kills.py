@@ -286,7 +286,7 @@ class Process:
         config = self.config(rank=rank, size=self.plan.size)
         config.unique_id = ctypes.cast(unique_id, ctypes.c_char_p)
         # A char pointer of ctypes ends at a NUL, but only where Python reads it.
-        self.call("init", ctypes.byref(self.comm), ctypes.byref(config))
+        self.call("comm_init", ctypes.byref(self.comm), ctypes.byref(config))
         self.newcomer = False
         self.look()
 
@@ -451,7 +451,7 @@ class Process:
 
     def grow(self) -> None:
         waiting = ctypes.c_int()
-        self.call("comm_joining", self.comm, ctypes.byref(waiting))
+        self.call("comm_num_waiting", self.comm, ctypes.byref(waiting))
         (n,) = self.largest(waiting.value)
         self.dies_soon(self.is_to_die("grow"))
         if n > 0:  # one that ends before it is let in is waited for, for half of the time
@@ -478,7 +478,7 @@ class Process:
             zlib.crc32(self.key.encode()) >> 8 & 1,
             ctypes.byref(made),
         )
-        self.call("destroy", self.comm)
+        self.call("comm_destroy", self.comm)
         self.comm = made
         self.generation += 1
         self.step += 1
@@ -566,7 +566,7 @@ class Process:
             raise
         self.tell("end", outcome=outcome)  # before the others can hear of it
         if self.comm.value:
-            self.call("destroy", self.comm)
+            self.call("comm_destroy", self.comm)
         self.call("shutdown")
 
 
@@ -617,7 +617,7 @@ class Completing(Process):
 
     def let_in(self) -> None:
         waiting = ctypes.c_int()
-        self.call("comm_joining", self.comm, ctypes.byref(waiting))
+        self.call("comm_num_waiting", self.comm, ctypes.byref(waiting))
         come = self.largest(waiting.value) != [0]
         self.step += 1
         if come:

@@ -199,14 +199,14 @@ def calls_in_a_row(rank, dtype, counts):
     for collective, count, turn in itertools.product(COLLECTIVES, counts, range(TURNS)):
         one(comm, collective, dtype, count, turn)
     assert comm.sequence() == len(COLLECTIVES) * len(counts) * TURNS
-    comm("destroy", comm.comm)
+    comm("comm_destroy", comm.comm)
 
 
 def calls_by_turns(rank, dtype, counts):
     comm = Comm(rank)
     for turn, collective, count in itertools.product(range(TURNS), COLLECTIVES, counts):
         one(comm, collective, dtype, count, turn)
-    comm("destroy", comm.comm)
+    comm("comm_destroy", comm.comm)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
@@ -252,7 +252,7 @@ def bad_buffers(rank):
     with pytest.raises(Failed, match="struct_size"):
         comm.all_reduce(big, big, call=ctypes.byref(Call(4, 0, 0)))
     ones(comm)
-    comm("destroy", comm.comm)
+    comm("comm_destroy", comm.comm)
     with pytest.raises(Failed) as e:
         ones(comm)
     assert e.value.result == INVALID_HANDLE
@@ -292,7 +292,7 @@ def mixed_with_others(rank):
         comm("group_end", comm.comm, None, None)
         assert (t == comm.size**2).all()
     assert comm.sequence() == 50 * 8
-    comm("destroy", comm.comm)
+    comm("comm_destroy", comm.comm)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -313,7 +313,7 @@ def end_of_another_batch(rank):
     comm("group_end", comm.comm, None, None)
     assert (t == comm.size).all()
     ones(other)
-    comm("destroy", comm.comm)
+    comm("comm_destroy", comm.comm)
     # Its memory may be the next one's, which has as many ranks or not.
     third = Comm(rank, key="third")
     for _ in range(3):
@@ -322,7 +322,7 @@ def end_of_another_batch(rank):
         ones(comm)
     assert e.value.result == INVALID_HANDLE
     for c in (other, third):
-        c("destroy", c.comm)
+        c("comm_destroy", c.comm)
 
 
 def test_two_communicators(make_world):
@@ -348,7 +348,7 @@ def late(rank, pids):
         else:
             (rank.dir / f"{os.getpid()}").write_text(f"{turn}")
         ones(comm)
-    comm("destroy", comm.comm)
+    comm("comm_destroy", comm.comm)
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -422,7 +422,7 @@ def two_threads(rank, calls):
         t.join()
     assert not errors, errors
     assert comm.sequence() == 1 + 2 * calls
-    comm("destroy", comm.comm)
+    comm("comm_destroy", comm.comm)
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -469,7 +469,7 @@ def destroyed_by_another_thread(rank):
 
     thread = threading.Thread(target=call)
     thread.start()
-    comm("destroy", comm.comm)
+    comm("comm_destroy", comm.comm)
     thread.join()
     assert results[0] in (INVALID_HANDLE, ABORTED), results
 

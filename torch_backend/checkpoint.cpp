@@ -97,8 +97,9 @@ void ProcessGroupGoccl::checkpoint(std::string global, std::string local, int re
   auto models = std::make_unique<const Models>(std::move(global), std::move(local));
   const goccl_comm comm = this->comm();
   goccl_work work = 0;
-  check(library().checkpoint_async(comm, models->first.data(), models->first.size(),
-                                   models->second.data(), models->second.size(), replicas, &work));
+  check(library().comm_checkpoint_async(comm, models->first.data(), models->first.size(),
+                                        models->second.data(), models->second.size(), replicas,
+                                        &work));
   library().work_on_done(
       work, [](void* done, goccl_result, const char*) { delete static_cast<const Models*>(done); },
       const_cast<Models*>(models.release()));
@@ -112,11 +113,11 @@ Checkpoint ProcessGroupGoccl::loadCheckpoint() {
   const void* local = nullptr;
   size_t global_size = 0;
   size_t local_size = 0;
-  run(comm, library().load_checkpoint_async, comm, &loaded.version, &global, &global_size, &local,
-      &local_size);
+  run(comm, library().comm_load_checkpoint_async, comm, &loaded.version, &global, &global_size,
+      &local, &local_size);
   loaded.global.assign(static_cast<const char*>(global), global_size);
   loaded.local.assign(static_cast<const char*>(local), local_size);
-  for (const goccl_orphan& o : listed<goccl_orphan>(library().orphans, comm)) {
+  for (const goccl_orphan& o : listed<goccl_orphan>(library().comm_orphans, comm)) {
     loaded.orphans.push_back({o.rank, std::nullopt});
     if (o.local_model != nullptr) {
       loaded.orphans.back().model.emplace(static_cast<const char*>(o.local_model), o.size);

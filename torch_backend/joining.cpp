@@ -37,7 +37,7 @@ goccl_comm initialize(const intrusive_ptr<c10d::Store>& c10dStore, const Options
   config.reconfigurable = options.reconfigurable() ? 1 : 0;
   config.global_ranks = globalRanks.empty() ? nullptr : globalRanks.data();
   goccl_comm comm = 0;
-  run(0, library().init_async, &comm, &config);
+  run(0, library().comm_init_async, &comm, &config);
   return comm;
 }
 

@@ -11,7 +11,8 @@
 
 namespace goccl {
 
-// goccl_init(), through a store: blocks until all have come, or the timeout is over, or Ctrl-C.
+// goccl_comm_init(), through a store: blocks until all have come, or the timeout is over, or
+// Ctrl-C.
 goccl_comm initialize(const c10::intrusive_ptr<c10d::Store>& store, const Options& options,
                       const std::string& groupName, int rank, int size,
                       const std::vector<int>& globalRanks);

@@ -159,7 +159,7 @@ void ProcessGroupGoccl::join(const std::vector<std::string>& handles,
   auto options = *options_;
   options.timeout = timeout.value_or(Timeout(options_->timeout.count()));
   const goccl_comm joined = joinMembers(store_, options, hooks_->group, handles);
-  library().destroy(comm_.exchange(joined));
+  library().comm_destroy(comm_.exchange(joined));
   dropBatches("the group has joined another one");
   check(library().comm_set_timeout(comm(), options_->timeout.count()));
   renumber();
@@ -194,7 +194,7 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::shrink(
   const int size = ask<int>(library().comm_size, shrunk);
   if (size != static_cast<int>(globalRanks.size())) {  // torch's tables would have those left out
     const WithoutGil released;
-    library().destroy(shrunk);
+    library().comm_destroy(shrunk);
     raise({GOCCL_PEER_FAILED,
            c10::str("shrink: of ", globalRanks.size(), " ranks that are not excluded ", size,
                     " are left: exclude those that have failed, too"),

@@ -206,7 +206,7 @@ void ProcessGroupGoccl::dropBatch(const std::string& why, bool collective) {
   }
   const goccl_comm comm = comm_.load();
   if (comm != 0 && collective) {
-    library().refuse(comm, why.c_str());
+    library().comm_refuse(comm, why.c_str());
   }
   if (batch.has_value()) {
     batch->drop(why, hooks_->group);
@@ -278,7 +278,7 @@ c10d::ErrorType ProcessGroupGoccl::getError() {
   if (opened_.load() != 0) {
     return c10d::ErrorType::SUCCESS;
   }
-  switch (library().async_error(comm())) {
+  switch (library().comm_async_error(comm())) {
     case GOCCL_OK:
     case GOCCL_IN_PROGRESS: return c10d::ErrorType::SUCCESS;
     case GOCCL_TIMEOUT: return c10d::ErrorType::TIMEOUT;
@@ -291,7 +291,7 @@ void ProcessGroupGoccl::abort() {
   const goccl_comm comm = anyComm();
   if (comm != 0) {
     const WithoutGil released;
-    library().abort(comm, "ProcessGroup.abort() was called");
+    library().comm_abort(comm, "ProcessGroup.abort() was called");
     dropBatches("ProcessGroup.abort() was called");
   }
 }
@@ -304,7 +304,7 @@ void ProcessGroupGoccl::shutdown() {
   if (comm != 0) {
     // Works that end now call back, and a future's callback may want the GIL.
     const WithoutGil released;
-    library().destroy(comm);
+    library().comm_destroy(comm);
     dropBatches("the process group was shut down");
   }
 }

@@ -233,17 +233,19 @@ class ProcessGroupGoccl : public c10d::Backend {
   uint64_t agree(uint64_t flags);
   uint32_t epoch() const { return ask<uint32_t>(library().comm_epoch, comm()); }
   std::vector<goccl_member> members() const;
-  // As goccl_checkpoint() and its kin.
+  // As goccl_comm_checkpoint() and its kin.
   void checkpoint(std::string global, std::string local, int replicas);
   Checkpoint loadCheckpoint();
-  uint64_t versionNumber() const { return ask<uint64_t>(library().version_number, comm()); }
+  uint64_t versionNumber() const {
+    return ask<uint64_t>(library().comm_checkpoint_version, comm());
+  }
   // A group of one becomes a part of the group that has the handles, or of that which is found
   // where GOCCL_JOIN, GOCCL_STORE or the group's own store say.
   void join(const std::vector<std::string>& handles, std::optional<Timeout> timeout);
   // Lets such groups find this one, in its own store or at the etcd of GOCCL_STORE.
   void publish();
   std::string handle() const { return written(library().comm_handle, anyComm()); }
-  int joining() const { return ask<int>(library().comm_joining, comm()); }
+  int joining() const { return ask<int>(library().comm_num_waiting, comm()); }
 
   // Collectives that have ended when they return, on the calling thread and with as little as
   // possible around the library's call. They take their places in the order of the others. Roots

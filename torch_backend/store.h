@@ -1,4 +1,4 @@
-// A c10d::Store as the key-value store that goccl_init() asks for.
+// A c10d::Store as the key-value store that goccl_comm_init() asks for.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ class StoreAdapter {
   StoreAdapter& operator=(const StoreAdapter&) = delete;
   ~StoreAdapter() { interrupt(); }
 
-  // The callbacks. They may outlive this object, and fail then: goccl_init() does not wait for one
-  // that does not return.
+  // The callbacks. They may outlive this object, and fail then: goccl_comm_init() does not wait for
+  // one that does not return.
   const goccl_store* callbacks() const { return &callbacks_; }
   // The host that serves the store, "" if it cannot be told.
   const std::string& host() const { return host_; }
   // What c10d puts in front of all keys, which tells groups of one name apart.
   const std::string& prefix() const { return prefix_; }
-  // Makes every further access fail, so that goccl_init() gives up.
+  // Makes every further access fail, so that goccl_comm_init() gives up.
   void interrupt();
 
  private:

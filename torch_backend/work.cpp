@@ -340,7 +340,7 @@ void await(goccl_work work, goccl_comm comm) {
     }
   } catch (...) {
     if (comm != 0) {
-      lib.abort(comm, "it was interrupted");
+      lib.comm_abort(comm, "it was interrupted");
     }
     lib.work_free(work);  // no result is written any more
     throw;

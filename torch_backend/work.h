@@ -82,7 +82,7 @@ class Work : public c10d::Work {
   // those wait too.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   // Breaks the communicator: no single operation of it can be given up alone.
-  void abort() override { check(library().abort(comm_, "Work.abort() was called")); }
+  void abort() override { check(library().comm_abort(comm_, "Work.abort() was called")); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   // With how many ranks' contributions the collectives have ended: see goccl_work_contributors().
   // Throws what the work has ended with, and a RuntimeError before its end.

@@ -24,7 +24,8 @@ void fail(const char *file, int line, const char *format, ...) {
  * of its forms, unless the failure is a communicator's. */
 static void expect_detail(const char *file, int line, goccl_result got, const char *call) {
   const char *detail = goccl_last_error_detail();
-  const size_t prefix = strlen("goccl_");
+  size_t prefix = strlen("goccl_");
+  if (strncmp(call + prefix, "comm_", 5) == 0) prefix += 5;
   char begins[256], name[64];
   snprintf(name, sizeof name, "%.*s", (int)(strcspn(call, "(") - prefix), call + prefix);
   char *form = strstr(name, "_async");
@@ -57,7 +58,7 @@ void expect(const char *file, int line, goccl_result want, goccl_result got, con
 goccl_comm alone(void) {
   goccl_config config = {.struct_size = sizeof config, .rank = 0, .size = 1};
   goccl_comm comm;
-  OK(goccl_init(&comm, &config));
+  OK(goccl_comm_init(&comm, &config));
   TRUE(comm != 0);
   return comm;
 }
@@ -80,9 +81,9 @@ static void *play(void *p) {
   config.store = a->store;
   config.timeout_ms = a->timeout_ms;
   config.group_name = "threads";
-  OK(goccl_init(&a->comm, &config));
+  OK(goccl_comm_init(&a->comm, &config));
   a->body(a->comm, a->rank, a->size);
-  OK(goccl_destroy(a->comm));
+  OK(goccl_comm_destroy(a->comm));
   return NULL;
 }
 
@@ -181,7 +182,7 @@ static void test_config(void) {
     goccl_config config = {.struct_size = sizeof config, .size = 1}; \
     __VA_ARGS__;                                                     \
     comm = 7;                                                        \
-    REFUSED(code, words, goccl_init(&comm, &config));                \
+    REFUSED(code, words, goccl_comm_init(&comm, &config));           \
     TRUE(comm == 0);                                                 \
   } while (0)
   INIT(GOCCL_INVALID_ARGUMENT, "config.struct_size is 0", config.struct_size = 0);
@@ -201,14 +202,14 @@ static void test_config(void) {
   INIT(GOCCL_INVALID_ARGUMENT,
        "GOCCL_ALLTOALL_SCHEDULE) is \"in turn\", allowed are \"sequential\"",
        config.alltoall_schedule = "in turn");
-  REFUSED(GOCCL_INVALID_ARGUMENT, "config is NULL", goccl_init(&comm, NULL));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "config is NULL", goccl_comm_init(&comm, NULL));
   goccl_config config = {.struct_size = sizeof config, .size = 1};
-  REFUSED(GOCCL_INVALID_ARGUMENT, "comm is NULL", goccl_init(NULL, &config));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "comm is NULL", goccl_comm_init(NULL, &config));
   REFUSED(GOCCL_INVALID_ARGUMENT, "id is NULL", goccl_get_unique_id(NULL));
 
   /* Variables that the process sets itself are seen. */
   setenv("GOCCL_TRANSPORT", "carrier pigeon", 1);
-  REFUSED(GOCCL_INVALID_ARGUMENT, "carrier pigeon", goccl_init(&comm, &config));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "carrier pigeon", goccl_comm_init(&comm, &config));
   unsetenv("GOCCL_TRANSPORT");
   setenv("GOCCL_SOCKET_IFNAME", "no/name", 1);
   REFUSED(GOCCL_INVALID_ARGUMENT, "get_unique_id: GOCCL_SOCKET_IFNAME: ", goccl_get_unique_id(&id));
@@ -220,14 +221,14 @@ static void test_config(void) {
     char later[32];
   } newer = {.known = config};
   newer.known.struct_size = sizeof newer;
-  OK(goccl_init(&comm, &newer.known));
-  OK(goccl_destroy(comm));
+  OK(goccl_comm_init(&comm, &newer.known));
+  OK(goccl_comm_destroy(comm));
   newer.later[3] = 1;
-  REFUSED(GOCCL_UNSUPPORTED, "older than the caller", goccl_init(&comm, &newer.known));
+  REFUSED(GOCCL_UNSUPPORTED, "older than the caller", goccl_comm_init(&comm, &newer.known));
   config.struct_size = offsetof(goccl_config, transport);
   config.transport = "not read";
-  OK(goccl_init(&comm, &config));
-  OK(goccl_destroy(comm));
+  OK(goccl_comm_init(&comm, &config));
+  OK(goccl_comm_destroy(comm));
 }
 
 static void *use_and_free(void *p) {
@@ -271,7 +272,7 @@ static void test_handles(void) {
             goccl_comm_rank(forged[i], &rank));
     REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle of a comm",
             goccl_comm_describe(forged[i], NULL, 0, NULL));
-    GIVES(GOCCL_INVALID_HANDLE, goccl_destroy(forged[i]));
+    GIVES(GOCCL_INVALID_HANDLE, goccl_comm_destroy(forged[i]));
     GIVES(GOCCL_INVALID_HANDLE, goccl_barrier(forged[i], NULL, NULL));
     if (forged[i] == GOCCL_WORK_DONE) continue;
     GIVES(GOCCL_INVALID_HANDLE, goccl_work_test(forged[i]));
@@ -315,15 +316,15 @@ static void test_handles(void) {
     }
     TRUE(freed == 1);
   }
-  OK(goccl_destroy(comm));
+  OK(goccl_comm_destroy(comm));
   REFUSED(GOCCL_INVALID_HANDLE, "stale", goccl_comm_rank(comm, &rank));
-  GIVES(GOCCL_INVALID_HANDLE, goccl_destroy(comm));
+  GIVES(GOCCL_INVALID_HANDLE, goccl_comm_destroy(comm));
   comm = alone();
   goccl_comm other = alone();
   OK(goccl_shutdown());
   GIVES(GOCCL_INVALID_HANDLE, goccl_comm_rank(comm, &rank));
-  GIVES(GOCCL_INVALID_HANDLE, goccl_destroy(other));
-  OK(goccl_destroy(alone()));
+  GIVES(GOCCL_INVALID_HANDLE, goccl_comm_destroy(other));
+  OK(goccl_comm_destroy(alone()));
 }
 
 static void test_arguments(void) {
@@ -431,7 +432,7 @@ static void test_arguments(void) {
   REFUSED(bad, "comm_describe: json is NULL", goccl_comm_describe(comm, NULL, 10, NULL));
   REFUSED(bad, "rank is NULL", goccl_comm_rank(comm, NULL));
   REFUSED(bad, "timeout_ms is 0", goccl_comm_set_timeout(comm, 0));
-  REFUSED(bad, "child is NULL", goccl_split(comm, 0, 0, NULL));
+  REFUSED(bad, "child is NULL", goccl_comm_split(comm, 0, 0, NULL));
 
   OK(goccl_monitored_barrier(comm, 0, NULL, &work));
   REFUSED(bad, "timeout_ms is -2", goccl_work_wait(work, -2));
@@ -444,9 +445,9 @@ static void test_arguments(void) {
   TRUE(message[0] == '\0');
   OK(goccl_work_free(work));
   /* A bad argument does not break a communicator. */
-  OK(goccl_async_error(comm));
+  OK(goccl_comm_async_error(comm));
   OK(goccl_allreduce(comm, a, b, 4, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
-  OK(goccl_destroy(comm));
+  OK(goccl_comm_destroy(comm));
 }
 
 static void collectives(goccl_comm comm, int rank, int size) {
@@ -524,7 +525,7 @@ static void collectives(goccl_comm comm, int rank, int size) {
   /* Parts by odd and even, in reverse order; the last rank stays out. */
   goccl_comm child = 7;
   int color = rank == size - 1 ? -1 : rank % 2;
-  OK(goccl_split(comm, color, -rank, &child));
+  OK(goccl_comm_split(comm, color, -rank, &child));
   TRUE((child == 0) == (color < 0));
   if (child != 0) {
     int child_rank, child_size;
@@ -532,7 +533,7 @@ static void collectives(goccl_comm comm, int rank, int size) {
     OK(goccl_comm_size(child, &child_size));
     TRUE(child_rank == child_size - 1 - rank / 2);
     OK(goccl_barrier(child, NULL, NULL));
-    OK(goccl_destroy(child));
+    OK(goccl_comm_destroy(child));
   }
 }
 
@@ -705,17 +706,17 @@ static void dropped(goccl_comm comm, int rank, int size) {
   TRUE(got == -1);
   /* Nothing is left of one whose communicator goes first. */
   goccl_comm child;
-  OK(goccl_split(comm, 0, rank, &child));
+  OK(goccl_comm_split(comm, 0, rank, &child));
   OK(goccl_group_start(child));
   OK(goccl_barrier(child, NULL, NULL));
-  OK(goccl_destroy(child));
+  OK(goccl_comm_destroy(child));
   GIVES(GOCCL_INVALID_HANDLE, goccl_group_drop(child, NULL));
   /* In another epoch nobody waits for it. */
   if (rank == 0) {
     OK(goccl_group_start(comm));
     OK(goccl_barrier(comm, NULL, NULL));
   }
-  OK(goccl_renew(comm));
+  OK(goccl_comm_renew(comm));
   if (rank == 0) OK(goccl_group_drop(comm, "of the epoch before"));
   OK(goccl_allreduce(comm, &rank, &out, 1, GOCCL_INT32, GOCCL_SUM, NULL, NULL, NULL));
   TRUE(out == size * (size - 1) / 2);
@@ -725,7 +726,7 @@ static void dropped(goccl_comm comm, int rank, int size) {
     OK(goccl_group_start(comm));
     OK(goccl_barrier(comm, NULL, NULL));
     OK(goccl_group_drop(comm, "no more of it"));
-    while (goccl_async_error(comm) == GOCCL_OK) usleep(1000);
+    while (goccl_comm_async_error(comm) == GOCCL_OK) usleep(1000);
   } else {
     REFUSED(GOCCL_MISMATCH, "no more of it", goccl_barrier(comm, NULL, NULL));
   }
@@ -765,9 +766,9 @@ static void differ(goccl_comm comm, int rank, int size) {
   TRUE(strstr(detail, "\"calls\":{\"0\":\"allreduce(float32, 1 elements, SUM)\",") != NULL);
   OK(goccl_work_free(work));
   size_t count = 7;
-  OK(goccl_failed_ranks(comm, NULL, 0, &count));
+  OK(goccl_comm_failed_ranks(comm, NULL, 0, &count));
   TRUE(count == 0);
-  GIVES(GOCCL_MISMATCH, goccl_async_error(comm));
+  GIVES(GOCCL_MISMATCH, goccl_comm_async_error(comm));
   GIVES(GOCCL_MISMATCH, goccl_barrier(comm, NULL, NULL));
 }
 
@@ -785,12 +786,12 @@ static void refuse_one(goccl_comm comm, int rank, int size) {
           goccl_send(comm, &a, 1, bad, 1 - rank, rank, NULL, NULL));
   if (rank == 0)
     REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_recv(comm, &a, 1, bad, 1, 0, NULL, NULL));
-  OK(goccl_refuse(comm, NULL));
+  OK(goccl_comm_refuse(comm, NULL));
   OK(goccl_barrier(comm, NULL, NULL));
   if (rank == 1) {
     goccl_call call = {.struct_size = 3};
     switch (way) {
-      case 1: OK(goccl_refuse(comm, "the caller's dtype")); break;
+      case 1: OK(goccl_comm_refuse(comm, "the caller's dtype")); break;
       case 2:
         REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_broadcast(comm, &a, 1, bad, 0, NULL, NULL));
         break;
@@ -803,46 +804,46 @@ static void refuse_one(goccl_comm comm, int rank, int size) {
         REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_send(comm, &a, 1, bad, 0, 0, NULL, NULL));
         REFUSED(GOCCL_INVALID_ARGUMENT, "dtype", goccl_group_end(comm, NULL, NULL));
         break;
-      case 5: REFUSED(GOCCL_INVALID_ARGUMENT, "child", goccl_split(comm, 0, 0, NULL)); break;
+      case 5: REFUSED(GOCCL_INVALID_ARGUMENT, "child", goccl_comm_split(comm, 0, 0, NULL)); break;
       default: TRUE(0);
     }
-    while (goccl_async_error(comm) == GOCCL_OK) usleep(1000);
+    while (goccl_comm_async_error(comm) == GOCCL_OK) usleep(1000);
   } else {
     GIVES(GOCCL_MISMATCH,
           goccl_allreduce(comm, &a, &b, 1, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
   }
-  REFUSED(GOCCL_MISMATCH, "mismatch at #5: rank 0 (", goccl_async_error(comm));
+  REFUSED(GOCCL_MISMATCH, "mismatch at #5: rank 0 (", goccl_comm_async_error(comm));
   TRUE(strstr(goccl_last_error(),
               "called allreduce(float32, 1 elements, SUM), but the call of rank 1 (") != NULL);
   TRUE(strstr(goccl_last_error(), way == 3   ? "struct_size"
-                                  : way == 5 ? "split: child is NULL"
+                                  : way == 5 ? "comm_split: child is NULL"
                                              : "dtype") != NULL);
-  OK(goccl_refuse(comm, "too late"));
+  OK(goccl_comm_refuse(comm, "too late"));
 }
 
 /* Of three ranks the last aborts, which all are told. */
 static void abort_all(goccl_comm comm, int rank, int size) {
   int ranks[2] = {-1, -1};
   size_t count = 7;
-  OK(goccl_failed_ranks(comm, ranks, 2, &count));
+  OK(goccl_comm_failed_ranks(comm, ranks, 2, &count));
   TRUE(count == 0 && ranks[0] == -1);
-  REFUSED(GOCCL_INVALID_ARGUMENT, "count is NULL", goccl_failed_ranks(comm, ranks, 2, NULL));
-  REFUSED(GOCCL_INVALID_ARGUMENT, "ranks is NULL", goccl_failed_ranks(comm, NULL, 2, &count));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "count is NULL", goccl_comm_failed_ranks(comm, ranks, 2, NULL));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "ranks is NULL", goccl_comm_failed_ranks(comm, NULL, 2, &count));
   /* The last may be through while the others are not told yet that they are. */
   goccl_result first = goccl_barrier(comm, NULL, NULL);
   TRUE(first == GOCCL_OK || (rank < size - 1 && first == GOCCL_ABORTED));
-  if (rank == size - 1) OK(goccl_abort(comm, "enough"));
+  if (rank == size - 1) OK(goccl_comm_abort(comm, "enough"));
   GIVES(GOCCL_ABORTED, goccl_barrier(comm, NULL, NULL));
   TRUE(strstr(goccl_last_error_detail(), "\"group\":\"threads\",\"operation\":\"barrier\"") !=
        NULL);
   TRUE(strstr(goccl_last_error_detail(), "\"ranks\":[2],\"group_ranks\":[2]") != NULL);
   goccl_comm part;
-  GIVES(GOCCL_ABORTED, goccl_split(comm, 0, 0, &part));
+  GIVES(GOCCL_ABORTED, goccl_comm_split(comm, 0, 0, &part));
   TRUE(strstr(goccl_last_error_detail(), "\"group\":\"threads\",\"operation\":\"split\"") != NULL);
-  OK(goccl_failed_ranks(comm, ranks, 2, &count));
+  OK(goccl_comm_failed_ranks(comm, ranks, 2, &count));
   TRUE(count == 1 && ranks[0] == 2 && ranks[1] == -1);
   ranks[0] = -1;
-  OK(goccl_failed_ranks(comm, ranks, 0, &count));
+  OK(goccl_comm_failed_ranks(comm, ranks, 0, &count));
   TRUE(count == 1 && ranks[0] == -1);
 }
 
@@ -871,18 +872,18 @@ static void renewed(goccl_comm comm, int rank, int size) {
     if (epoch < 2) {
       goccl_result all = goccl_barrier(comm, NULL, NULL);
       TRUE(all == GOCCL_OK || (rank < size - 1 && all == GOCCL_ABORTED));
-      if (rank == size - 1) OK(goccl_abort(comm, "once more"));
-      while (goccl_async_error(comm) == GOCCL_OK) usleep(1000);
+      if (rank == size - 1) OK(goccl_comm_abort(comm, "once more"));
+      while (goccl_comm_async_error(comm) == GOCCL_OK) usleep(1000);
       GIVES(GOCCL_ABORTED, goccl_barrier(comm, NULL, NULL));
     }
-    OK(goccl_renew(comm));
-    OK(goccl_async_error(comm));
+    OK(goccl_comm_renew(comm));
+    OK(goccl_comm_async_error(comm));
   }
 }
 
 static void test_renew(void) {
   on_ranks(3, PATIENCE, NULL, renewed);
-  REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle", goccl_renew(7));
+  REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle", goccl_comm_renew(7));
 }
 
 /* Members agree, go on without one, and go on anew after one has revoked. */
@@ -903,11 +904,11 @@ static void elastic(goccl_comm comm, int rank, int size) {
     OK(goccl_comm_members(shrunk, members, 1, &count));
     TRUE((int)count == size - 1 && members[0].pid == getpid() && members[0].host[0] != 0);
     shared(shrunk, rank, size - 1);
-    OK(goccl_destroy(shrunk));
+    OK(goccl_comm_destroy(shrunk));
   }
   shared(comm, rank, size); /* it is as it was */
   if (rank == last) OK(goccl_comm_revoke(comm, "it is tried"));
-  while (goccl_async_error(comm) == GOCCL_OK) usleep(1000);
+  while (goccl_comm_async_error(comm) == GOCCL_OK) usleep(1000);
   GIVES(GOCCL_REVOKED, goccl_barrier(comm, NULL, NULL));
   TRUE(strstr(goccl_last_error(), "it is tried") != NULL);
 }
@@ -917,7 +918,7 @@ static void recovered(goccl_comm comm, int rank, int size) {
   goccl_result all = goccl_barrier(comm, NULL, NULL);
   TRUE(all == GOCCL_OK || (rank != 1 && all == GOCCL_REVOKED));
   if (rank == 1) OK(goccl_comm_revoke(comm, NULL));
-  while (goccl_async_error(comm) == GOCCL_OK) usleep(1000);
+  while (goccl_comm_async_error(comm) == GOCCL_OK) usleep(1000);
   OK(goccl_comm_recover(comm, 20000));
   uint32_t epoch = 0;
   OK(goccl_comm_epoch(comm, &epoch));
@@ -955,7 +956,7 @@ static void *newcomer(void *none) {
   OK(goccl_comm_size(comm, &size));
   TRUE(rank == size - 1);
   shared(comm, rank, size);
-  OK(goccl_destroy(comm));
+  OK(goccl_comm_destroy(comm));
   return none;
 }
 
@@ -963,7 +964,7 @@ static void *newcomer(void *none) {
 static void grown(goccl_comm comm, int rank, int size) {
   pthread_t thread;
   int waiting = -1;
-  OK(goccl_comm_joining(comm, &waiting));
+  OK(goccl_comm_num_waiting(comm, &waiting));
   TRUE(waiting == 0);
   if (rank == 0) {
     OK(goccl_comm_handle(comm, inviting.handle, sizeof inviting.handle, NULL));
@@ -981,23 +982,25 @@ static void checkpointed(goccl_comm comm, int rank, int size) {
   uint64_t version = 7;
   const void *global = &version, *local = &version;
   size_t global_size = 7, local_size = 7;
-  OK(goccl_load_checkpoint(comm, &version, &global, &global_size, &local, &local_size));
+  OK(goccl_comm_load_checkpoint(comm, &version, &global, &global_size, &local, &local_size));
   TRUE(version == 0 && global == NULL && local == NULL && global_size == 0 && local_size == 0);
   for (uint64_t n = 1; n <= 3; n++) {
     uint64_t models[] = {n, 100 * n + (uint64_t)rank};
-    OK(goccl_checkpoint(comm, &models[0], 8, &models[1], 8, (int)n - 1));
-    OK(goccl_version_number(comm, &version));
+    OK(goccl_comm_checkpoint(comm, &models[0], 8, &models[1], 8, (int)n - 1));
+    OK(goccl_comm_checkpoint_version(comm, &version));
     TRUE(version == n);
     models[0] = models[1] = 0; /* they have been copied */
-    OK(goccl_load_checkpoint(comm, &version, &global, &global_size, &local, &local_size));
+    OK(goccl_comm_load_checkpoint(comm, &version, &global, &global_size, &local, &local_size));
     TRUE(version == n && global_size == 8 && local_size == 8);
     TRUE(*(const uint64_t *)global == n && *(const uint64_t *)local == 100 * n + (uint64_t)rank);
   }
-  REFUSED(GOCCL_MISMATCH, "the global models differ", goccl_checkpoint(comm, &rank, 4, NULL, 0, 1));
-  REFUSED(GOCCL_MISMATCH, "replicas are", goccl_checkpoint(comm, NULL, 0, NULL, 0, rank));
-  REFUSED(GOCCL_INVALID_ARGUMENT, "replicas are -1", goccl_checkpoint(comm, NULL, 0, NULL, 0, -1));
-  OK(goccl_checkpoint(comm, NULL, 0, NULL, 0, 1));
-  OK(goccl_load_checkpoint(comm, &version, &global, &global_size, &local, &local_size));
+  REFUSED(GOCCL_MISMATCH, "the global models differ",
+          goccl_comm_checkpoint(comm, &rank, 4, NULL, 0, 1));
+  REFUSED(GOCCL_MISMATCH, "replicas are", goccl_comm_checkpoint(comm, NULL, 0, NULL, 0, rank));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "replicas are -1",
+          goccl_comm_checkpoint(comm, NULL, 0, NULL, 0, -1));
+  OK(goccl_comm_checkpoint(comm, NULL, 0, NULL, 0, 1));
+  OK(goccl_comm_load_checkpoint(comm, &version, &global, &global_size, &local, &local_size));
   TRUE(version == 4 && global == NULL && local == NULL && global_size == 0 && local_size == 0);
   shared(comm, rank, size);
 }
@@ -1005,21 +1008,22 @@ static void checkpointed(goccl_comm comm, int rank, int size) {
 /* The last rank leaves: what it alone had is another's, beside its own. */
 static void orphaned(goccl_comm comm, int rank, int size) {
   int model = 100 + rank;
-  OK(goccl_checkpoint(comm, "all", 3, &model, sizeof model, 1));
+  OK(goccl_comm_checkpoint(comm, "all", 3, &model, sizeof model, 1));
   if (rank == size - 1) return;
   while (goccl_barrier(comm, NULL, NULL) == GOCCL_OK) usleep(1000);
   OK(goccl_comm_recover(comm, GOCCL_DEFAULT_TIMEOUT));
-  REFUSED(GOCCL_MISMATCH, "call LoadCheckPoint first", goccl_checkpoint(comm, NULL, 0, NULL, 0, 1));
+  REFUSED(GOCCL_MISMATCH, "call LoadCheckPoint first",
+          goccl_comm_checkpoint(comm, NULL, 0, NULL, 0, 1));
   uint64_t version = 0;
   const void *models[2] = {NULL, NULL};
   size_t sizes[2] = {0, 0};
-  OK(goccl_load_checkpoint(comm, &version, &models[0], &sizes[0], &models[1], &sizes[1]));
+  OK(goccl_comm_load_checkpoint(comm, &version, &models[0], &sizes[0], &models[1], &sizes[1]));
   TRUE(version == 1 && *(const int *)models[1] == 100 + rank);
   goccl_orphan orphan = {.rank = -1};
   size_t count = 7;
-  OK(goccl_orphans(comm, NULL, 0, &count));
+  OK(goccl_comm_orphans(comm, NULL, 0, &count));
   TRUE(count == (rank == 0));
-  OK(goccl_orphans(comm, &orphan, 1, &count));
+  OK(goccl_comm_orphans(comm, &orphan, 1, &count));
   if (rank == 0) {
     TRUE(orphan.rank == size - 1 && orphan.size == sizeof(int));
     TRUE(*(const int *)orphan.local_model == 100 + size - 1);
@@ -1035,18 +1039,19 @@ static void test_checkpoint(void) {
   uint64_t version = 7;
   const void *model = NULL;
   size_t size = 7;
-  REFUSED(bad, "global_model is NULL", goccl_checkpoint(comm, NULL, 1, NULL, 0, 1));
-  REFUSED(bad, "local_model is NULL", goccl_checkpoint(comm, NULL, 0, NULL, 1, 1));
-  REFUSED(bad, "the size of local_model", goccl_checkpoint(comm, NULL, 0, &size, SIZE_MAX, 1));
-  REFUSED(bad, "version is NULL", goccl_load_checkpoint(comm, NULL, &model, &size, &model, &size));
+  REFUSED(bad, "global_model is NULL", goccl_comm_checkpoint(comm, NULL, 1, NULL, 0, 1));
+  REFUSED(bad, "local_model is NULL", goccl_comm_checkpoint(comm, NULL, 0, NULL, 1, 1));
+  REFUSED(bad, "the size of local_model", goccl_comm_checkpoint(comm, NULL, 0, &size, SIZE_MAX, 1));
+  REFUSED(bad, "version is NULL",
+          goccl_comm_load_checkpoint(comm, NULL, &model, &size, &model, &size));
   REFUSED(bad, "local_size is NULL",
-          goccl_load_checkpoint(comm, &version, &model, &size, &model, NULL));
-  REFUSED(bad, "version is NULL", goccl_version_number(comm, NULL));
-  REFUSED(bad, "count is NULL", goccl_orphans(comm, NULL, 0, NULL));
-  REFUSED(bad, "orphans is NULL", goccl_orphans(comm, NULL, 1, &size));
-  OK(goccl_version_number(comm, &version));
+          goccl_comm_load_checkpoint(comm, &version, &model, &size, &model, NULL));
+  REFUSED(bad, "version is NULL", goccl_comm_checkpoint_version(comm, NULL));
+  REFUSED(bad, "count is NULL", goccl_comm_orphans(comm, NULL, 0, NULL));
+  REFUSED(bad, "orphans is NULL", goccl_comm_orphans(comm, NULL, 1, &size));
+  OK(goccl_comm_checkpoint_version(comm, &version));
   TRUE(version == 0 && size == 7);
-  OK(goccl_destroy(comm));
+  OK(goccl_comm_destroy(comm));
 }
 
 static void test_elastic(void) {
@@ -1076,14 +1081,14 @@ static void test_elastic(void) {
   TRUE(shrunk == 0);
   REFUSED(bad, "newcomers are 33", goccl_comm_grow(comm, 33, 1000));
   REFUSED(bad, "timeout_ms", goccl_comm_grow(comm, 1, 0));
-  REFUSED(bad, "n is NULL", goccl_comm_joining(comm, NULL));
+  REFUSED(bad, "n is NULL", goccl_comm_num_waiting(comm, NULL));
   REFUSED(bad, "flags is NULL", goccl_comm_agree(comm, NULL));
   REFUSED(bad, "count is NULL", goccl_comm_members(comm, NULL, 0, NULL));
   REFUSED(bad, "epoch is NULL", goccl_comm_epoch(comm, NULL));
   OK(goccl_comm_recover(comm, GOCCL_DEFAULT_TIMEOUT));
   OK(goccl_comm_shrink(comm, NULL, 0, GOCCL_SHRINK_ABORT, &shrunk));
-  OK(goccl_destroy(shrunk));
-  OK(goccl_destroy(comm));
+  OK(goccl_comm_destroy(shrunk));
+  OK(goccl_comm_destroy(comm));
 }
 
 enum { OPENED = 3 };
@@ -1111,7 +1116,7 @@ static void reconfigured(goccl_comm comm, const char *uuid, const int *members, 
 static void *play_opened(void *p) {
   opened *a = p;
   goccl_config config = {.struct_size = sizeof config, .reconfigurable = 1, .rank = 9};
-  OK(goccl_init(&a->comm, &config));
+  OK(goccl_comm_init(&a->comm, &config));
   REFUSED(GOCCL_INVALID_ARGUMENT, "reconfigure it first", goccl_barrier(a->comm, NULL, NULL));
   size_t needed = 0;
   OK(goccl_comm_handle(a->comm, a->handle, sizeof a->handle, &needed));
@@ -1121,10 +1126,10 @@ static void *play_opened(void *p) {
   reconfigured(a->comm, "all", every, 3, a->place);
   if (a->place > 0) reconfigured(a->comm, "some", some, 2, a->place);
   reconfigured(a->comm, "all again", every, 3, a->place);
-  if (a->place == 0) OK(goccl_abort(a->comm, "a test"));
+  if (a->place == 0) OK(goccl_comm_abort(a->comm, "a test"));
   reconfigured(a->comm, "after an abort", every, 3, a->place);
   pthread_barrier_wait(a->all);
-  OK(goccl_destroy(a->comm));
+  OK(goccl_comm_destroy(a->comm));
   return NULL;
 }
 
@@ -1141,9 +1146,9 @@ static void test_reconfigure(void) {
   goccl_result bad = GOCCL_INVALID_ARGUMENT;
   goccl_config config = {.struct_size = sizeof config, .reconfigurable = 2};
   goccl_comm comm = 7;
-  REFUSED(bad, "config.reconfigurable is 2", goccl_init(&comm, &config));
+  REFUSED(bad, "config.reconfigurable is 2", goccl_comm_init(&comm, &config));
   config.reconfigurable = 1;
-  OK(goccl_init(&comm, &config));
+  OK(goccl_comm_init(&comm, &config));
   char handle[GOCCL_HANDLE_SIZE];
   const char *handles[] = {handle, NULL};
   REFUSED(bad, "handle is NULL", goccl_comm_handle(comm, NULL, 1, NULL));
@@ -1158,28 +1163,28 @@ static void test_reconfigure(void) {
   REFUSED(bad, "handle 2 of 2", goccl_comm_reconfigure(comm, "b", handles, 2, 1, 100));
   OK(goccl_comm_reconfigure(comm, "c", handles, 1, 0, GOCCL_DEFAULT_TIMEOUT));
   OK(goccl_barrier(comm, NULL, NULL));
-  OK(goccl_destroy(comm));
+  OK(goccl_comm_destroy(comm));
   comm = alone();
   OK(goccl_comm_handle(comm, NULL, 0, NULL));
-  OK(goccl_destroy(comm));
+  OK(goccl_comm_destroy(comm));
 }
 
 static void test_failed_ranks(void) {
   on_ranks(3, PATIENCE, NULL, abort_all);
   size_t count = 0;
-  REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle", goccl_failed_ranks(7, NULL, 0, &count));
+  REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle", goccl_comm_failed_ranks(7, NULL, 0, &count));
 }
 
 static void test_refused(void) {
   for (int way = 0; way < 5; way++) on_ranks(2, PATIENCE, NULL, refuse_one);
-  REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle", goccl_refuse(7, NULL));
+  REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle", goccl_comm_refuse(7, NULL));
 }
 
 static void late(goccl_comm comm, int rank, int size) {
   (void)size;
   if (rank == 1) {
     /* Does not come, but stays until rank 0 has given up. */
-    while (goccl_async_error(comm) == GOCCL_OK) usleep(1000);
+    while (goccl_comm_async_error(comm) == GOCCL_OK) usleep(1000);
     return;
   }
   goccl_call call = {.struct_size = sizeof call, .timeout_ms = 200};
@@ -1190,8 +1195,8 @@ static void aborted(goccl_comm comm, int rank, int size) {
   (void)size;
   OK(goccl_barrier(comm, NULL, NULL)); /* an abort reaches those who are connected */
   if (rank == 0) {
-    OK(goccl_abort(comm, "enough of it"));
-    OK(goccl_abort(comm, NULL));
+    OK(goccl_comm_abort(comm, "enough of it"));
+    OK(goccl_comm_abort(comm, NULL));
     REFUSED(GOCCL_ABORTED, "enough of it", goccl_barrier(comm, NULL, NULL));
   } else {
     REFUSED(GOCCL_ABORTED, "enough of it", goccl_barrier(comm, NULL, NULL));
@@ -1203,10 +1208,10 @@ static void test_global_ranks(void) {
   const int nine = 9;
   goccl_comm comm;
   goccl_config config = {.struct_size = sizeof config, .size = 1, .global_ranks = &nine};
-  OK(goccl_init(&comm, &config));
-  OK(goccl_abort(comm, "enough of it"));
+  OK(goccl_comm_init(&comm, &config));
+  OK(goccl_comm_abort(comm, "enough of it"));
   REFUSED(GOCCL_ABORTED, "rank 0 (global rank 9, pid ", goccl_barrier(comm, NULL, NULL));
-  OK(goccl_destroy(comm));
+  OK(goccl_comm_destroy(comm));
 }
 
 static void test_failures(void) {
@@ -1271,11 +1276,11 @@ static void test_store(void) {
                          .group_name = "lonely"};
   config.store = &store;
   goccl_comm comm;
-  REFUSED(GOCCL_TIMEOUT, "rank 0", goccl_init(&comm, &config));
+  REFUSED(GOCCL_TIMEOUT, "rank 0", goccl_comm_init(&comm, &config));
   config.rank = 0;
-  REFUSED(GOCCL_TIMEOUT, "have not joined", goccl_init(&comm, &config));
+  REFUSED(GOCCL_TIMEOUT, "have not joined", goccl_comm_init(&comm, &config));
   broken = 1;
-  REFUSED(GOCCL_SYSTEM, "the store is on holiday", goccl_init(&comm, &config));
+  REFUSED(GOCCL_SYSTEM, "the store is on holiday", goccl_comm_init(&comm, &config));
 }
 
 static const goccl_store shared_store = {entries, set_value, get_value};
@@ -1288,7 +1293,7 @@ static void *finder(void *config) {
   OK(goccl_comm_size(comm, &size));
   OK(goccl_comm_publish(comm, NULL, &shared_store));
   shared(comm, size - 1, size);
-  OK(goccl_destroy(comm));
+  OK(goccl_comm_destroy(comm));
   return NULL;
 }
 
@@ -1314,7 +1319,7 @@ static void found_in_store(goccl_comm comm, int rank, int size) {
 
 static void found_at_root(goccl_comm comm, int rank, int size) {
   goccl_config config = finding();
-  config.unique_id = &last_id; /* that of goccl_init() */
+  config.unique_id = &last_id; /* that of goccl_comm_init() */
   found(comm, rank, size, &config);
 }
 
@@ -1347,7 +1352,7 @@ static void test_publish(void) {
   REFUSED(argument, "exactly one", goccl_comm_publish(comm, &last_id, &shared_store));
   REFUSED(argument, "unique id is damaged", goccl_comm_publish(comm, &bad, NULL));
   REFUSED(argument, "store.get is NULL", goccl_comm_publish(comm, NULL, &half));
-  OK(goccl_destroy(comm));
+  OK(goccl_comm_destroy(comm));
 }
 
 /* How a rank is refused, and where ranks meet: in the store or at the root. */
@@ -1376,7 +1381,7 @@ static void *stand(void *p) {
   config.known.store = c->store;
   goccl_comm comm;
   if (c->rank != c->refused) {
-    REFUSED(GOCCL_MISMATCH, c->how->words, goccl_init(&comm, &config.known));
+    REFUSED(GOCCL_MISMATCH, c->how->words, goccl_comm_init(&comm, &config.known));
     char name[16];
     snprintf(name, sizeof name, "rank %d: ", c->refused);
     TRUE(strstr(goccl_last_error(), name) != NULL);
@@ -1393,15 +1398,15 @@ static void *stand(void *p) {
   if (c->how->both && c->id == NULL) config.known.unique_id = &nowhere;
   if (c->how->both && c->store == NULL) config.known.store = &elsewhere;
   goccl_result code = c->how->newer ? GOCCL_UNSUPPORTED : GOCCL_INVALID_ARGUMENT;
-  REFUSED(code, c->how->words, goccl_init(c->how->no_handle ? NULL : &comm, &config.known));
+  REFUSED(code, c->how->words, goccl_comm_init(c->how->no_handle ? NULL : &comm, &config.known));
   return NULL;
 }
 
-/* What goccl_init() refuses on one rank, the others are told. */
+/* What goccl_comm_init() refuses on one rank, the others are told. */
 static void test_init_refused(void) {
   static const refusal ways[] = {{.words = "config.timeout_ms is -5", .timeout_ms = -5},
                                  {.words = "config.liveness_grace_ms is -1", .grace_ms = -1},
-                                 {.words = "init: comm is NULL", .no_handle = 1},
+                                 {.words = "comm_init: comm is NULL", .no_handle = 1},
                                  {.words = "older than the caller", .newer = 1},
                                  {.words = "both given", .both = 1}};
   const goccl_store store = {entries, set_value, get_value};
@@ -1447,7 +1452,7 @@ static void test_stuck_store(void) {
       .struct_size = sizeof config, .rank = 1, .size = 2, .timeout_ms = 100, .group_name = "stuck"};
   config.store = &store;
   goccl_comm comm;
-  REFUSED(GOCCL_TIMEOUT, "has not answered within", goccl_init(&comm, &config));
+  REFUSED(GOCCL_TIMEOUT, "has not answered within", goccl_comm_init(&comm, &config));
   pthread_barrier_wait(&barriers[0]);
   pthread_barrier_wait(&barriers[1]); /* its copy of the struct is freed when it has returned */
   on_ranks(2, PATIENCE, NULL, collectives);
@@ -1461,21 +1466,21 @@ static int in_child(goccl_comm comm, goccl_work work) {
   goccl_config config = {.struct_size = sizeof config, .size = 1};
   GIVES(GOCCL_FORKED, goccl_allreduce(comm, &a, &b, 1, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
   REFUSED(GOCCL_FORKED, "fork()", goccl_comm_rank(comm, &rank));
-  GIVES(GOCCL_FORKED, goccl_init(&comm, &config));
+  GIVES(GOCCL_FORKED, goccl_comm_init(&comm, &config));
   GIVES(GOCCL_FORKED, goccl_get_unique_id(&id));
   GIVES(GOCCL_FORKED, goccl_info(text, sizeof text, NULL));
   GIVES(GOCCL_FORKED, goccl_comm_describe(comm, text, sizeof text, NULL));
   GIVES(GOCCL_FORKED, goccl_work_wait(work, 0));
   GIVES(GOCCL_FORKED, goccl_group_start(comm));
-  GIVES(GOCCL_FORKED, goccl_async_error(comm));
+  GIVES(GOCCL_FORKED, goccl_comm_async_error(comm));
   void *memory;
   GIVES(GOCCL_FORKED, goccl_mem_alloc(&memory, 1));
   GIVES(GOCCL_FORKED, goccl_mem_stats(NULL, NULL, NULL));
   OK(goccl_mem_free(&rank));
   OK(goccl_work_free(work));
   OK(goccl_group_drop(comm, NULL));
-  OK(goccl_abort(comm, "in the child"));
-  OK(goccl_destroy(comm));
+  OK(goccl_comm_abort(comm, "in the child"));
+  OK(goccl_comm_destroy(comm));
   OK(goccl_shutdown());
   TRUE(strcmp(goccl_result_string(GOCCL_FORKED), "called in a forked child") == 0);
   return 0;
@@ -1495,7 +1500,7 @@ static void fail_each(int child) {
   GIVES(argument, goccl_get_unique_id(NULL));
   GIVES(argument, goccl_info(NULL, 1, NULL));
   GIVES(argument, goccl_plan_info("allreduce", 2, 2, 0, 1, "shm", 4, NULL, 1, NULL));
-  GIVES(argument, goccl_init(NULL, NULL));
+  GIVES(argument, goccl_comm_init(NULL, NULL));
   GIVES(argument, goccl_comm_join(NULL, NULL, NULL, 0));
   GIVES(argument, goccl_mem_alloc(NULL, 1));
   GIVES(argument, goccl_set_logger(NULL, NULL, 99));
@@ -1507,7 +1512,7 @@ static void fail_each(int child) {
   GIVES(handle, goccl_allreduce(c, NULL, NULL, 1, f, sum, NULL, NULL, NULL));
   GIVES(handle, goccl_allreduce_coalesced(c, 1, NULL, NULL, NULL, f, sum, NULL, NULL, NULL));
   GIVES(handle, goccl_alltoall(c, NULL, NULL, NULL, NULL, f, NULL, NULL));
-  GIVES(handle, goccl_async_error(c));
+  GIVES(handle, goccl_comm_async_error(c));
   GIVES(handle, goccl_barrier(c, NULL, NULL));
   GIVES(handle, goccl_broadcast(c, NULL, 1, f, 0, NULL, NULL));
   GIVES(handle, goccl_comm_algorithm(c, 1, NULL));
@@ -1517,7 +1522,7 @@ static void fail_each(int child) {
   GIVES(handle, goccl_comm_set_timeout(c, 1));
   GIVES(handle, goccl_comm_size(c, NULL));
   GIVES(handle, goccl_comm_transport(c, 0, NULL));
-  GIVES(handle, goccl_failed_ranks(c, NULL, 0, NULL));
+  GIVES(handle, goccl_comm_failed_ranks(c, NULL, 0, NULL));
   GIVES(handle, goccl_gather(c, NULL, NULL, 1, f, 0, NULL, NULL));
   GIVES(handle, goccl_group_end(c, NULL, NULL));
   GIVES(handle, goccl_group_start(c));
@@ -1527,35 +1532,35 @@ static void fail_each(int child) {
   GIVES(handle, goccl_reduce_scatter(c, NULL, NULL, NULL, f, sum, NULL, NULL, NULL));
   GIVES(handle, goccl_scatter(c, NULL, NULL, 1, f, 0, NULL, NULL));
   GIVES(handle, goccl_send(c, NULL, 1, f, 0, 0, NULL, NULL));
-  GIVES(handle, goccl_renew(c));
+  GIVES(handle, goccl_comm_renew(c));
   GIVES(handle, goccl_comm_revoke(c, NULL));
   GIVES(handle, goccl_comm_recover(c, 1));
   GIVES(handle, goccl_comm_shrink(c, NULL, 0, 0, NULL));
   GIVES(handle, goccl_comm_agree(c, NULL));
   GIVES(handle, goccl_comm_members(c, NULL, 0, NULL));
   GIVES(handle, goccl_comm_epoch(c, NULL));
-  GIVES(handle, goccl_checkpoint(c, NULL, 0, NULL, 0, 1));
-  GIVES(handle, goccl_load_checkpoint(c, NULL, NULL, NULL, NULL, NULL));
-  GIVES(handle, goccl_orphans(c, NULL, 0, NULL));
-  GIVES(handle, goccl_version_number(c, NULL));
+  GIVES(handle, goccl_comm_checkpoint(c, NULL, 0, NULL, 0, 1));
+  GIVES(handle, goccl_comm_load_checkpoint(c, NULL, NULL, NULL, NULL, NULL));
+  GIVES(handle, goccl_comm_orphans(c, NULL, 0, NULL));
+  GIVES(handle, goccl_comm_checkpoint_version(c, NULL));
   GIVES(handle, goccl_comm_handle(c, NULL, 0, NULL));
   GIVES(handle, goccl_comm_grow(c, 1, 1));
-  GIVES(handle, goccl_comm_joining(c, NULL));
+  GIVES(handle, goccl_comm_num_waiting(c, NULL));
   GIVES(handle, goccl_comm_publish(c, NULL, NULL));
   GIVES(handle, goccl_comm_reconfigure(c, NULL, NULL, 0, 0, 1));
-  GIVES(handle, goccl_split(c, 0, 0, NULL));
+  GIVES(handle, goccl_comm_split(c, 0, 0, NULL));
   goccl_work started = 7;
-  GIVES(argument, goccl_init_async(NULL, NULL, &started));
+  GIVES(argument, goccl_comm_init_async(NULL, NULL, &started));
   GIVES(argument, goccl_comm_join_async(NULL, NULL, NULL, 0, &started));
-  GIVES(handle, goccl_split_async(c, 0, 0, NULL, &started));
-  GIVES(handle, goccl_renew_async(c, &started));
+  GIVES(handle, goccl_comm_split_async(c, 0, 0, NULL, &started));
+  GIVES(handle, goccl_comm_renew_async(c, &started));
   GIVES(handle, goccl_comm_recover_async(c, 1, &started));
   GIVES(handle, goccl_comm_grow_async(c, 1, 1, &started));
   GIVES(handle, goccl_comm_shrink_async(c, NULL, 0, 0, NULL, &started));
   GIVES(handle, goccl_comm_agree_async(c, NULL, &started));
   GIVES(handle, goccl_comm_reconfigure_async(c, NULL, NULL, 0, 0, 1, &started));
-  GIVES(handle, goccl_checkpoint_async(c, NULL, 0, NULL, 0, 1, &started));
-  GIVES(handle, goccl_load_checkpoint_async(c, NULL, NULL, NULL, NULL, NULL, &started));
+  GIVES(handle, goccl_comm_checkpoint_async(c, NULL, 0, NULL, 0, 1, &started));
+  GIVES(handle, goccl_comm_load_checkpoint_async(c, NULL, NULL, NULL, NULL, NULL, &started));
   TRUE(started == (child ? 7 : 0));
   GIVES(handle, goccl_work_error(w, NULL, 0));
   GIVES(handle, goccl_work_contributors(w, NULL));
@@ -1569,10 +1574,10 @@ static void fail_each(int child) {
   }
   GIVES(argument, goccl_log(99, NULL, NULL));
   GIVES(argument, goccl_mem_free(&peaks));
-  GIVES(handle, goccl_abort(c, NULL));
-  GIVES(handle, goccl_destroy(c));
+  GIVES(handle, goccl_comm_abort(c, NULL));
+  GIVES(handle, goccl_comm_destroy(c));
   GIVES(handle, goccl_group_drop(c, NULL));
-  GIVES(handle, goccl_refuse(c, NULL));
+  GIVES(handle, goccl_comm_refuse(c, NULL));
   GIVES(handle, goccl_work_free(w));
 }
 
@@ -1587,7 +1592,7 @@ static void test_details(void) {
   TRUE(waitpid(child, &status, 0) == child && status == 0);
 
   goccl_comm comm = alone();
-  OK(goccl_destroy(comm));
+  OK(goccl_comm_destroy(comm));
 
   goccl_unique_id id;
   setenv("GOCCL_SOCKET_IFNAME", "nowhere0", 1);
@@ -1606,7 +1611,7 @@ static void test_details(void) {
   TRUE(readlink("/proc/self/exe", program, sizeof program - sizeof " id") > 0);
   FILE *ended = popen(strcat(program, " id"), "r");
   TRUE(ended != NULL && fread(&id, sizeof id, 1, ended) == 1 && pclose(ended) == 0);
-  REFUSED(GOCCL_TIMEOUT, "the root address", goccl_init(&comm, &config));
+  REFUSED(GOCCL_TIMEOUT, "the root address", goccl_comm_init(&comm, &config));
   TRUE(strstr(goccl_last_error_detail(), "\"group\":\"late\",\"operation\":\"init\"") != NULL);
   TRUE(strstr(goccl_last_error_detail(), "\"ranks\":[4],\"group_ranks\":[0]") != NULL);
 }
@@ -1667,7 +1672,7 @@ static void test_fork(void) {
   int status = -1;
   TRUE(waitpid(child, &status, 0) == child && status == 0);
   OK(goccl_work_free(work));
-  OK(goccl_destroy(comm));
+  OK(goccl_comm_destroy(comm));
 }
 
 static void nothing(goccl_comm comm, int rank, int size) {
@@ -1919,7 +1924,7 @@ static rlim_t address_space(void) {
 /* Where there is no address space, no thread can be started and no descriptor opened, Go's runtime
  * would end the process. */
 static void test_limits(void) {
-  OK(goccl_destroy(alone())); /* then Go has begun */
+  OK(goccl_comm_destroy(alone())); /* then Go has begun */
   goccl_config config = {.struct_size = sizeof config, .size = 1};
   goccl_comm comm = 7;
   goccl_unique_id id;
@@ -1929,14 +1934,14 @@ static void test_limits(void) {
   for (rlim_t left = 0; left <= 16 << 20; left += left == 0 ? 1 << 20 : left) {
     const struct rlimit little = {address_space() + left, space.rlim_max};
     TRUE(setrlimit(RLIMIT_AS, &little) == 0);
-    REFUSED(GOCCL_SYSTEM, "ulimit -v", goccl_init(&comm, &config));
+    REFUSED(GOCCL_SYSTEM, "ulimit -v", goccl_comm_init(&comm, &config));
     REFUSED(GOCCL_SYSTEM, "ulimit -v", goccl_get_unique_id(&id));
     TRUE(setrlimit(RLIMIT_AS, &space) == 0);
   }
 #endif
   const struct rlimit no_files = {0, 0}; /* a soft limit alone would be raised to the hard one */
   TRUE(setrlimit(RLIMIT_NOFILE, &no_files) == 0);
-  REFUSED(GOCCL_SYSTEM, "ulimit -n", goccl_init(&comm, &config));
+  REFUSED(GOCCL_SYSTEM, "ulimit -n", goccl_comm_init(&comm, &config));
   TRUE(comm == 0);
   REFUSED(GOCCL_SYSTEM, "ulimit -n", goccl_get_unique_id(&id));
 
@@ -1947,7 +1952,7 @@ static void test_limits(void) {
   const struct rlimit limit = {1, 1};
   TRUE(setrlimit(RLIMIT_NPROC, &limit) == 0);
   comm = 7;
-  REFUSED(GOCCL_SYSTEM, "ulimit -u", goccl_init(&comm, &config));
+  REFUSED(GOCCL_SYSTEM, "ulimit -u", goccl_comm_init(&comm, &config));
   TRUE(comm == 0);
   REFUSED(GOCCL_SYSTEM, "ulimit -u", goccl_get_unique_id(&id));
 #ifdef __SANITIZE_ADDRESS__
@@ -2016,7 +2021,7 @@ static void test_logger(void) {
   OK(goccl_log(GOCCL_LOG_WARN, "COLL", "one"));
   OK(goccl_log(GOCCL_LOG_INFO, "MEM", "two"));
   OK(goccl_log(GOCCL_LOG_TRACE, "MEM", "three"));
-  OK(goccl_destroy(alone()));
+  OK(goccl_comm_destroy(alone()));
   OK(goccl_set_logger(NULL, NULL, 0));
   TRUE(strstr(h.text, "COLL [] -1: one\nMEM [] -1: two\n") == h.text);
   TRUE(strstr(h.text, "\nINIT [] 0: a group is made size=1 ") != NULL);
@@ -2025,7 +2030,7 @@ static void test_logger(void) {
   int before = h.records;
   OK(goccl_log(GOCCL_LOG_INFO, "COLL", "nobody hears this"));
   OK(goccl_set_logger(hear, &h, GOCCL_LOG_DEFAULT)); /* warnings */
-  OK(goccl_destroy(alone()));
+  OK(goccl_comm_destroy(alone()));
   OK(goccl_set_logger(NULL, NULL, 0));
   TRUE(h.records == before);
 

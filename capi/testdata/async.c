@@ -39,7 +39,7 @@ static void open_all(goccl_comm *comms, int size, int64_t timeout_ms) {
     goccl_unique_id copy = id;
     config.unique_id = &copy;
     config.group_name = name;
-    OK(goccl_init_async(&comms[r], &config, &works[r]));
+    OK(goccl_comm_init_async(&comms[r], &config, &works[r]));
     TRUE(works[r] != GOCCL_WORK_DONE);
     /* Nothing of it is used any more. */
     memset(name, 'x', sizeof name - 1);
@@ -50,7 +50,7 @@ static void open_all(goccl_comm *comms, int size, int64_t timeout_ms) {
 }
 
 static void close_all(goccl_comm *comms, int size) {
-  for (int r = 0; r < size; r++) OK(goccl_destroy(comms[r]));
+  for (int r = 0; r < size; r++) OK(goccl_comm_destroy(comms[r]));
 }
 
 static void expect_group(goccl_comm comm, int rank, int size) {
@@ -121,8 +121,8 @@ void test_async(void) {
 
   /* Two at once come in the order of the calls, whoever is first to come to the second. */
   for (int r = 0; r < RANKS; r++) {
-    OK(goccl_split_async(comms[r], r == 2 ? -1 : 0, -r, &children[r], &works[r]));
-    OK(goccl_split_async(comms[r], 0, r, &others[r], &more[r]));
+    OK(goccl_comm_split_async(comms[r], r == 2 ? -1 : 0, -r, &children[r], &works[r]));
+    OK(goccl_comm_split_async(comms[r], 0, r, &others[r], &more[r]));
   }
   for (int r = RANKS - 1; r >= 0; r--) {
     finish(more[r]);
@@ -140,9 +140,9 @@ void test_async(void) {
   const void *global[RANKS], *local[RANKS];
   size_t global_size[RANKS], local_size[RANKS];
   for (int r = 0; r < RANKS; r++) {
-    OK(goccl_checkpoint_async(comms[r], models, 7, models + r, 1, 1, &works[r]));
-    OK(goccl_load_checkpoint_async(comms[r], &version[r], &global[r], &global_size[r], &local[r],
-                                   &local_size[r], &more[r]));
+    OK(goccl_comm_checkpoint_async(comms[r], models, 7, models + r, 1, 1, &works[r]));
+    OK(goccl_comm_load_checkpoint_async(comms[r], &version[r], &global[r], &global_size[r],
+                                        &local[r], &local_size[r], &more[r]));
   }
   for (int r = 0; r < RANKS; r++) {
     finish(works[r]);
@@ -155,7 +155,7 @@ void test_async(void) {
   for (int r = 0; r < RANKS; r++)
     OK(goccl_comm_recover_async(comms[r], GOCCL_DEFAULT_TIMEOUT, &works[r]));
   for (int r = 0; r < RANKS; r++) finish(works[r]);
-  for (int r = 0; r < RANKS; r++) OK(goccl_renew_async(comms[r], &works[r]));
+  for (int r = 0; r < RANKS; r++) OK(goccl_comm_renew_async(comms[r], &works[r]));
   for (int r = 0; r < RANKS; r++) finish(works[r]);
 
   static char handles[RANKS][GOCCL_HANDLE_SIZE];
@@ -195,16 +195,16 @@ void test_async_init(void) {
   finish(join);
   expect_group(comms[0], 0, 3);
   expect_group(newcomer, 2, 3);
-  OK(goccl_destroy(newcomer));
+  OK(goccl_comm_destroy(newcomer));
   close_all(comms, 2);
 
   /* Without a work they block. */
   goccl_config one = {.struct_size = sizeof one, .size = 1};
-  OK(goccl_init_async(&comms[0], &one, NULL));
+  OK(goccl_comm_init_async(&comms[0], &one, NULL));
   uint64_t flags = 5;
   OK(goccl_comm_agree_async(comms[0], &flags, NULL));
   TRUE(flags == 5);
-  OK(goccl_destroy(comms[0]));
+  OK(goccl_comm_destroy(comms[0]));
 }
 
 /* ---- errors ---------------------------------------------------------------------------------- */
@@ -222,31 +222,32 @@ void test_async_refused(void) {
   REFUSED(bad, "n is 2", goccl_comm_shrink_async(comm, &self, 2, 0, &other, &work));
   TRUE(other == 0);
   REFUSED(bad, "flags is NULL", goccl_comm_agree_async(comm, NULL, &work));
-  REFUSED(bad, "child is NULL", goccl_split_async(comm, 0, 0, NULL, &work));
+  REFUSED(bad, "child is NULL", goccl_comm_split_async(comm, 0, 0, NULL, &work));
   REFUSED(bad, "n is -1", goccl_comm_reconfigure_async(comm, "a", NULL, -1, 1, 1, &work));
-  REFUSED(bad, "global_model is NULL", goccl_checkpoint_async(comm, NULL, 1, NULL, 0, 1, &work));
+  REFUSED(bad, "global_model is NULL",
+          goccl_comm_checkpoint_async(comm, NULL, 1, NULL, 0, 1, &work));
   REFUSED(bad, "version is NULL",
-          goccl_load_checkpoint_async(comm, NULL, NULL, &size, NULL, &size, &work));
-  REFUSED(bad, "config is NULL", goccl_init_async(&other, NULL, &work));
+          goccl_comm_load_checkpoint_async(comm, NULL, NULL, &size, NULL, &size, &work));
+  REFUSED(bad, "config is NULL", goccl_comm_init_async(&other, NULL, &work));
   REFUSED(bad, "comm is NULL", goccl_comm_join_async(NULL, NULL, NULL, 0, &work));
 
   /* What only the core finds wrong the work tells, as the call would. */
   OK(goccl_comm_grow_async(comm, 33, 1000, &work));
-  ENDS(work, bad, "comm_grow", "newcomers are 33");
+  ENDS(work, bad, "grow", "newcomers are 33");
   OK(goccl_comm_shrink_async(comm, &self, 1, 0, &other, &work));
-  ENDS(work, bad, "comm_shrink", "exclude has rank 0");
+  ENDS(work, bad, "shrink", "exclude has rank 0");
   TRUE(other == 0);
-  OK(goccl_checkpoint_async(comm, NULL, 0, NULL, 0, -1, &work));
+  OK(goccl_comm_checkpoint_async(comm, NULL, 0, NULL, 0, -1, &work));
   ENDS(work, bad, "checkpoint", "replicas are -1");
   OK(goccl_comm_reconfigure_async(comm, NULL, NULL, 0, 1, 100, &work));
-  ENDS(work, bad, "comm_reconfigure", "uuid is empty");
-  OK(goccl_destroy(comm));
+  ENDS(work, bad, "reconfigure", "uuid is empty");
+  OK(goccl_comm_destroy(comm));
 
   goccl_config config = {.struct_size = sizeof config, .group_name = "nobody"};
   OK(goccl_comm_join_async(&other, &config, NULL, 0, &work));
   ENDS(work, bad, "join", "no handles are given");
   config = (goccl_config){.struct_size = sizeof config, .size = -3};
-  OK(goccl_init_async(&other, &config, &work));
+  OK(goccl_comm_init_async(&other, &config, &work));
   ENDS(work, bad, "init", "config.size is -3");
 
   /* The other ranks are told, too. */
@@ -256,7 +257,7 @@ void test_async_refused(void) {
     config = (goccl_config){
         .struct_size = sizeof config, .rank = r, .size = 2, .unique_id = &id, .group_name = "two"};
     config.timeout_ms = r == 0 ? PATIENCE : -5;
-    OK(goccl_init_async(&other, &config, &works[r]));
+    OK(goccl_comm_init_async(&other, &config, &works[r]));
   }
   ENDS(works[1], bad, "init", "config.timeout_ms is -5");
   ENDS(works[0], GOCCL_MISMATCH, "init", "config.timeout_ms is -5");
@@ -264,7 +265,7 @@ void test_async_refused(void) {
   /* One that comes too late. */
   goccl_comm comms[2];
   open_all(comms, 2, 300);
-  OK(goccl_split_async(comms[0], 0, 0, &other, &work));
+  OK(goccl_comm_split_async(comms[0], 0, 0, &other, &work));
   ENDS(work, GOCCL_TIMEOUT, "split", "rank 1");
   TRUE(other == 0);
   close_all(comms, 2);
@@ -289,8 +290,8 @@ static void start(enum call call, goccl_comm comm, const char *const *handles, r
   snprintf(uuid, sizeof uuid, "%d", calls++);
   *r = (results){.comm = 7, .number = 7};
   switch (call) {
-    case SPLIT: OK(goccl_split_async(comm, 0, 0, &r->comm, work)); break;
-    case RENEW: OK(goccl_renew_async(comm, work)); break;
+    case SPLIT: OK(goccl_comm_split_async(comm, 0, 0, &r->comm, work)); break;
+    case RENEW: OK(goccl_comm_renew_async(comm, work)); break;
     case RECOVER: OK(goccl_comm_recover_async(comm, INT64_MAX, work)); break;
     case GROW: OK(goccl_comm_grow_async(comm, 1, INT64_MAX, work)); break;
     case SHRINK: OK(goccl_comm_shrink_async(comm, NULL, 0, 0, &r->comm, work)); break;
@@ -298,16 +299,16 @@ static void start(enum call call, goccl_comm comm, const char *const *handles, r
     case RECONFIGURE:
       OK(goccl_comm_reconfigure_async(comm, uuid, handles, 2, 1, INT64_MAX, work));
       break;
-    case CHECKPOINT: OK(goccl_checkpoint_async(comm, "m", 1, NULL, 0, 0, work)); break;
+    case CHECKPOINT: OK(goccl_comm_checkpoint_async(comm, "m", 1, NULL, 0, 0, work)); break;
     default:
-      OK(goccl_load_checkpoint_async(comm, &r->number, &r->models[0], &r->sizes[0], &r->models[1],
-                                     &r->sizes[1], work));
+      OK(goccl_comm_load_checkpoint_async(comm, &r->number, &r->models[0], &r->sizes[0],
+                                          &r->models[1], &r->sizes[1], work));
   }
 }
 
-static void abort_it(goccl_comm comm) { OK(goccl_abort(comm, "enough")); }
+static void abort_it(goccl_comm comm) { OK(goccl_comm_abort(comm, "enough")); }
 
-static void destroy_it(goccl_comm comm) { OK(goccl_destroy(comm)); }
+static void destroy_it(goccl_comm comm) { OK(goccl_comm_destroy(comm)); }
 
 static void shut_down(goccl_comm comm) {
   (void)comm;
@@ -331,7 +332,7 @@ static void end_by(void (*end)(goccl_comm), enum call call, int64_t begin_ms) {
     OK(goccl_work_free(works[i]));
     /* The other rank may be shut down first: then this one goes on without it, if it can. */
     if (got == GOCCL_OK && end == shut_down) {
-      if (r[i].comm != 7) OK(goccl_destroy(r[i].comm));
+      if (r[i].comm != 7) OK(goccl_comm_destroy(r[i].comm));
       continue;
     }
     if (got != GOCCL_ABORTED || goccl_last_error()[0] == '\0')
@@ -340,8 +341,8 @@ static void end_by(void (*end)(goccl_comm), enum call call, int64_t begin_ms) {
     TRUE((r[i].comm == 0) == (call == SPLIT || call == SHRINK));
     TRUE(r[i].number == 7 && r[i].models[0] == NULL);
   }
-  if (end == abort_it) OK(goccl_destroy(comms[0]));
-  if (end != shut_down) OK(goccl_destroy(comms[1]));
+  if (end == abort_it) OK(goccl_comm_destroy(comms[0]));
+  if (end != shut_down) OK(goccl_comm_destroy(comms[1]));
 }
 
 static int no_value(void *context, const char *key, void **value, size_t *size, char *err,
@@ -364,7 +365,7 @@ static void end_making(int64_t begin_ms) {
   goccl_work works[2];
   OK(goccl_get_unique_id(&id));
   goccl_config config = {.struct_size = sizeof config, .size = 2, .unique_id = &id};
-  OK(goccl_init_async(&comms[0], &config, &works[0]));
+  OK(goccl_comm_init_async(&comms[0], &config, &works[0]));
   int calls = 0;
   const goccl_store store = {&calls, set_nothing, no_value};
   goccl_config joining = {.struct_size = sizeof joining, .store = &store, .group_name = "nobody"};
@@ -395,15 +396,15 @@ void test_async_freed(void) {
   goccl_comm comms[2], *child = malloc(sizeof *child), other = 7;
   goccl_work works[2];
   open_all(comms, 2, PATIENCE);
-  OK(goccl_split_async(comms[0], 0, 0, child, &works[0]));
+  OK(goccl_comm_split_async(comms[0], 0, 0, child, &works[0]));
   OK(goccl_work_free(works[0]));
   TRUE(*child == 0);
   free(child); /* the address sanitizer tells if it is written to */
-  OK(goccl_split_async(comms[1], 0, 0, &other, &works[1]));
+  OK(goccl_comm_split_async(comms[1], 0, 0, &other, &works[1]));
   finish(works[1]);
   /* Rank 0 has left what it is not to have. */
   GIVES(GOCCL_ABORTED, goccl_barrier(other, NULL, NULL));
-  OK(goccl_destroy(other));
+  OK(goccl_comm_destroy(other));
   close_all(comms, 2);
 
   /* A freed init is given up: its store is used no more. */
@@ -411,7 +412,7 @@ void test_async_freed(void) {
   const goccl_store store = {calls, set_nothing, no_value};
   goccl_config config = {
       .struct_size = sizeof config, .rank = 1, .size = 2, .store = &store, .group_name = "freed"};
-  OK(goccl_init_async(&other, &config, &works[0]));
+  OK(goccl_comm_init_async(&other, &config, &works[0]));
   while (__atomic_load_n(calls, __ATOMIC_SEQ_CST) == 0) usleep(1000);
   OK(goccl_work_free(works[0]));
   TRUE(other == 0);

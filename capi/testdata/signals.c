@@ -32,10 +32,11 @@
   } while (0)
 #define OK(call) TRUE((call) == GOCCL_OK)
 
-#define FUNCTIONS(X)                                                                             \
-  X(last_error)                                                                                  \
-  X(get_unique_id)                                                                               \
-  X(init) X(destroy) X(info) X(allreduce) X(work_on_done) X(work_wait) X(work_test) X(work_free)
+#define FUNCTIONS(X)                                                                          \
+  X(last_error)                                                                               \
+  X(get_unique_id)                                                                            \
+  X(comm_init)                                                                                \
+  X(comm_destroy) X(info) X(allreduce) X(work_on_done) X(work_wait) X(work_test) X(work_free)
 #define POINTER(name) static __typeof__(&goccl_##name) name;
 FUNCTIONS(POINTER)
 
@@ -153,7 +154,7 @@ static void play(int rank, const char *transport, const goccl_unique_id *id) {
                          .unique_id = id,
                          .transport = transport};
   goccl_comm comm;
-  OK(init(&comm, &config));
+  OK(comm_init(&comm, &config));
   static float x[COUNT];
   float enough = 0;
   for (int turn = 0; enough < 2; turn++) {
@@ -170,7 +171,7 @@ static void play(int rank, const char *transport, const goccl_unique_id *id) {
     OK(allreduce(comm, &enough, &enough, 1, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
   }
   check_threads();
-  OK(destroy(comm));
+  OK(comm_destroy(comm));
 }
 
 int main(int argc, char **argv) {

@@ -52,7 +52,7 @@ static int run_rank(int rank, int size, int from, int to) {
   config.unique_id = &id;
   config.timeout_ms = 60000;
   goccl_comm comm;
-  check(goccl_init(&comm, &config), "goccl_init");
+  check(goccl_comm_init(&comm, &config), "goccl_comm_init");
 
   float *in = malloc(COUNT * sizeof *in), *out = malloc(COUNT * sizeof *out);
   if (in == NULL || out == NULL) {
@@ -82,7 +82,7 @@ static int run_rank(int rank, int size, int from, int to) {
          transport);
   free(in);
   free(out);
-  check(goccl_destroy(comm), "goccl_destroy");
+  check(goccl_comm_destroy(comm), "goccl_comm_destroy");
   return 0;
 }
 

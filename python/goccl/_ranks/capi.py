@@ -84,7 +84,7 @@ class Peaks(ctypes.Structure):
 
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "goccl_get_unique_id": (ctypes.c_char_p,),
-    "goccl_init": (ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(Config)),
+    "goccl_comm_init": (ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(Config)),
     "goccl_alltoall_peaks": (
         ctypes.c_int,
         ctypes.c_char_p,
@@ -92,7 +92,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
         ctypes.c_uint64,
         ctypes.POINTER(Peaks),
     ),
-    "goccl_destroy": (ctypes.c_uint64,),
+    "goccl_comm_destroy": (ctypes.c_uint64,),
     "goccl_mem_alloc": (ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t),
     "goccl_mem_free": (ctypes.c_void_p,),
 }
@@ -132,7 +132,7 @@ class Core:
             timeout_ms=int(timeout * 1000),
         )
         comm = ctypes.c_uint64()
-        self._call("goccl_init", comm, config)
+        self._call("goccl_comm_init", comm, config)
         return comm.value
 
     def measure(
@@ -161,7 +161,7 @@ class Core:
 
     def destroy(self, comm: int) -> None:
         """Ends a communicator in good order."""
-        self._call("goccl_destroy", comm)
+        self._call("goccl_comm_destroy", comm)
 
     def _call(self, name: str, *arguments: Any) -> None:
         function = self._library[name]

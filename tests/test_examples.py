@@ -291,6 +291,16 @@ def test_pages_show_every_example():
         ), example.name
 
 
+def test_the_index_of_examples_lists_each_file():
+    text = (ROOT / "docs" / "examples.md").read_text()
+    listed = re.findall(r"^\| \[`(.*?)`\]\(\.\./examples/(.*?)\)", text, re.M)
+    files = {str(file.relative_to(EXAMPLES)) for file in EXAMPLES.rglob("*") if file.is_file()}
+    assert sorted(link for _, link in listed) == sorted(
+        file for file in files if "__pycache__" not in file
+    )
+    assert [name for name, link in listed if name != link] == []
+
+
 def strings(file):
     """The strings that a source has, as they are printed; what it has in comments is left out.
 

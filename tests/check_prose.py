@@ -1,4 +1,4 @@
-"""Checks the prose of the documentation: the width of lines and the length of sentences.
+"""Checks the prose of the documentation: the width of lines, the length of sentences, and words.
 
 Tables, code, the targets of links and what `make pages` writes do not count. `make lint` runs it.
 """
@@ -13,6 +13,16 @@ FILES = ("*.md", "docs/**/*.md")
 
 COLUMNS = 100
 WORDS = 40
+# What a reader has to read twice, and what says it at once; in pages for users, but for headings.
+PLAIN = {
+    "anew": "again",
+    "told": "gets an error, is reported, is set",
+    "goes by": "uses",
+    "go by": "use",
+    "of which": "a sentence of its own",
+    "none the less": "nothing, or but",
+}
+INTERNAL = ("docs/design/", "CHANGELOG.md")
 
 FENCE = re.compile(r"\s*(`{3,}|~{3,})")
 TABLE = re.compile(r"\s*\|")
@@ -60,9 +70,10 @@ def paragraphs(lines: list[str]) -> Iterator[tuple[int, str]]:
             text = text or " "
 
 
-def faults(text: str) -> Iterator[str]:
-    """What breaks the rules in a document, a line each."""
+def faults(text: str, words_too: bool = True) -> Iterator[str]:
+    """What breaks the rules in a document, a line each. words_too: it is a page for users."""
     lines = text.splitlines()
+    unplain = re.compile(rf"\b({'|'.join(PLAIN)})\b", re.I)
     for number, line in prose(lines):
         width = len(TARGET.sub("]", line))
         if width > COLUMNS:
@@ -70,6 +81,9 @@ def faults(text: str) -> Iterator[str]:
     for number, paragraph in paragraphs(lines):
         plain = TARGET.sub("]", re.sub(r"(`+).*?\1", "code", paragraph))
         for sentence in SENTENCE.split(plain):
+            for word in unplain.findall(sentence) if words_too else ():
+                if not lines[number - 1].startswith("#"):
+                    yield f'{number}: "{word}" is read twice; plainer: {PLAIN[word.lower()]}'
             words = len(re.findall(r"\S*\w\S*", sentence))
             if words > WORDS:
                 start = " ".join(sentence.split()[:6])
@@ -82,7 +96,7 @@ def main() -> int:
     bad = [
         f"{path.relative_to(ROOT)}:{fault}"
         for path in documents
-        for fault in faults(path.read_text())
+        for fault in faults(path.read_text(), not str(path.relative_to(ROOT)).startswith(INTERNAL))
     ]
     print("\n".join(bad) or f"{len(documents)} documents")
     return bool(bad)

@@ -25,6 +25,7 @@ WIDE = "x" * (check_prose.COLUMNS + 1)
         "- " + "\n- ".join(["an item of six words, surely"] * 20),
         "# " + "\n# ".join(["a heading"] * 50),
         "Its value is `" + "a b c " * 12 + "`.\nThe rest is short.",
+        "# Begin anew\n\nIt is `told`.",
     ],
 )
 def test_good(text):
@@ -43,9 +44,15 @@ def test_good(text):
             f"2: .* has {check_prose.WORDS + 1} words",
         ),
         (("word\n" * 25) + "word: " + ("word\n" * 25), "51 words"),
+        ("One.\n\nAll ranks are\nTold.", '3: "Told" is read twice'),
+        ("Algorithms, some of\nwhich are fast.", '1: "of which" is read twice'),
     ],
 )
 def test_bad(text, fault):
     found = list(check_prose.faults(text))
     assert len(found) == 1, found
     assert re.search(fault, found[0])
+
+
+def test_design_pages_may_use_any_word():
+    assert list(check_prose.faults("All are told.", words_too=False)) == []

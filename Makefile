@@ -21,7 +21,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # What the two binaries are made of. Changes in Python alone need no build: the install is editable.
 SOURCES := $(shell find capi core rdma torch_backend python/build_backend -type f ! -name '*.pyc' 2>/dev/null) \
 	$(wildcard go.mod go.sum) setup.py pyproject.toml
-GO_FOLDERS := $(wildcard capi core rdma examples tests)
+GO_FOLDERS := $(wildcard *.go capi core rdma examples tests)
 # Of a package, where other programs take most of the CPUs.
 GO_TEST_FLAGS := -timeout 40m
 # Run from the module cache: it is no dependency of the module.
@@ -57,7 +57,7 @@ test-go: setup ## Run the Go tests, with the C ABI and the C and Go examples
 
 .PHONY: test-race
 test-race: setup ## Run the Go tests, with those of the C ABI, under the race detector
-	@$(TIMED) go test $(GO_TEST_FLAGS) -race -short $$(go list ./core/... ./rdma/... ./capi | grep -v /core/plan) # which has no goroutines, and long proofs
+	@$(TIMED) go test $(GO_TEST_FLAGS) -race -short $$(go list . ./core/... ./rdma/... ./capi | grep -v /core/plan) # which has no goroutines, and long proofs
 
 .PHONY: test-asan
 test-asan: setup ## Run the tests of all that is written in C, and of the C ABI, under the address sanitizer

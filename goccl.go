@@ -153,8 +153,9 @@ func Init(ctx context.Context, config Config) (*Comm, error) {
 // it takes those of GOCCL_JOIN, and else finds members as [Comm.Publish] has written them to the
 // configuration's store, or to the etcd of GOCCL_STORE, under the name of the group.
 //
-// It returns when the members have let it in, by [Comm.Recover] or [Comm.Grow]. It waits until
-// the context's deadline or, where it has none, for the configuration's timeout. Rank and Size are not looked at; all else that members must have in common must be theirs.
+// It returns when the members have let it in, by [Comm.Recover] or [Comm.Grow]. It waits until the
+// context's deadline or, where it has none, for the configuration's timeout. Rank and Size are not
+// looked at; all else that members must have in common must be theirs.
 func Join(ctx context.Context, config Config, handles ...string) (*Comm, error) {
 	c, err := process.Join(ctx, config.core(), handles)
 	return wrap(ctx, "join", c, err)

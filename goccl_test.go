@@ -203,37 +203,35 @@ func collectives[T interface {
 type meters float64
 
 func TestCollectives(t *testing.T) {
-	for _, transport := range []string{"", "shm", "tcp"} {
-		comms := world(t, 3, goccl.Config{Transport: transport, Interface: "lo"})
-		t.Run("int8", func(t *testing.T) { collectives(t, comms, func(i int) int8 { return int8(i) }) })
-		t.Run("uint16", func(t *testing.T) {
-			collectives(t, comms, func(i int) uint16 { return uint16(i) })
+	comms := world(t, 3, goccl.Config{})
+	t.Run("int8", func(t *testing.T) { collectives(t, comms, func(i int) int8 { return int8(i) }) })
+	t.Run("uint16", func(t *testing.T) {
+		collectives(t, comms, func(i int) uint16 { return uint16(i) })
+	})
+	t.Run("int", func(t *testing.T) { collectives(t, comms, func(i int) int { return i << 40 }) })
+	t.Run("duration", func(t *testing.T) {
+		collectives(t, comms, func(i int) time.Duration { return time.Duration(i) })
+	})
+	t.Run("float32", func(t *testing.T) {
+		collectives(t, comms, func(i int) float32 { return float32(i) / 4 })
+	})
+	t.Run("meters", func(t *testing.T) {
+		collectives(t, comms, func(i int) meters { return meters(i) / 4 })
+	})
+	t.Run("float16", func(t *testing.T) {
+		collectives(t, comms, func(i int) goccl.Float16 { return goccl.Float16Of(float32(i) / 4) })
+	})
+	t.Run("bfloat16", func(t *testing.T) {
+		collectives(t, comms, func(i int) goccl.BFloat16 { return goccl.BFloat16Of(float32(i)) })
+	})
+	t.Run("complex32", func(t *testing.T) {
+		collectives(t, comms, func(i int) goccl.Complex32 {
+			return goccl.Complex32{goccl.Float16Of(float32(i)), goccl.Float16Of(float32(-i))}
 		})
-		t.Run("int", func(t *testing.T) { collectives(t, comms, func(i int) int { return i << 40 }) })
-		t.Run("duration", func(t *testing.T) {
-			collectives(t, comms, func(i int) time.Duration { return time.Duration(i) })
-		})
-		t.Run("float32", func(t *testing.T) {
-			collectives(t, comms, func(i int) float32 { return float32(i) / 4 })
-		})
-		t.Run("meters", func(t *testing.T) {
-			collectives(t, comms, func(i int) meters { return meters(i) / 4 })
-		})
-		t.Run("float16", func(t *testing.T) {
-			collectives(t, comms, func(i int) goccl.Float16 { return goccl.Float16Of(float32(i) / 4) })
-		})
-		t.Run("bfloat16", func(t *testing.T) {
-			collectives(t, comms, func(i int) goccl.BFloat16 { return goccl.BFloat16Of(float32(i)) })
-		})
-		t.Run("complex32", func(t *testing.T) {
-			collectives(t, comms, func(i int) goccl.Complex32 {
-				return goccl.Complex32{goccl.Float16Of(float32(i)), goccl.Float16Of(float32(-i))}
-			})
-		})
-		t.Run("complex128", func(t *testing.T) {
-			collectives(t, comms, func(i int) complex128 { return complex(float64(i), 1/2.*float64(i)) })
-		})
-	}
+	})
+	t.Run("complex128", func(t *testing.T) {
+		collectives(t, comms, func(i int) complex128 { return complex(float64(i), 1/2.*float64(i)) })
+	})
 }
 
 // Each op is what it says, on types of which the oracle is a loop.
@@ -448,7 +446,7 @@ func TestContexts(t *testing.T) {
 
 // A work keeps its slices alive and in place, though nobody else has them.
 func TestWorkKeepsSlices(t *testing.T) {
-	comms := world(t, 2, goccl.Config{Transport: "tcp", Interface: "lo"})
+	comms := world(t, 2, goccl.Config{})
 	const n = 1 << 18
 	ones := func() []float64 { return slices.Repeat([]float64{1}, n) }
 	work, err := comms[0].Start(background(t), goccl.ReduceOp(ones(), nil, goccl.Sum, 1))
@@ -527,8 +525,9 @@ func TestAlloc(t *testing.T) {
 		}
 		return errors.Join(err, goccl.Free(s))
 	})
+	_, negative := goccl.Alloc[int16](-1)
 	for says, err := range map[string]error{
-		"alloc: n is -1, allowed are 0 to": func() error { _, err := goccl.Alloc[int16](-1); return err }(),
+		"alloc: n is -1, allowed are 0 to": negative,
 		"mem_free: memory":                 goccl.Free(make([]int16, 4)),
 	} {
 		if !errors.Is(err, goccl.ErrInvalidArgument) || !strings.HasPrefix(err.Error(), says) {
@@ -651,14 +650,14 @@ func TestUniqueID(t *testing.T) {
 		t.Error(parsed, err)
 	}
 	all(t, 2, func(rank int) error {
-		c, err := goccl.Init(background(t), goccl.Config{Rank: rank, Size: 2, ID: id, Transport: "tcp"})
+		c, err := goccl.Init(background(t), goccl.Config{Rank: rank, Size: 2, ID: id})
 		if err != nil {
 			return err
 		}
 		defer c.Close()
 		return errors.Join(goccl.Barrier(background(t), c),
 			same("transports", []string{c.Transport(1 - rank), c.Transport(rank), c.Transport(9)},
-				[]string{"tcp", "self", ""}))
+				[]string{"mem", "self", ""}))
 	})
 	damaged := id
 	damaged[5]++
@@ -671,7 +670,7 @@ func TestUniqueID(t *testing.T) {
 		"rank is 2, allowed are 0 to 1":         {Rank: 2, Size: 2, Store: goccl.NewMemStore()},
 		`transport is "ipx"`:                    {Size: 1, Transport: "ipx"},
 		"timeout is -1ns, it must be positive":  {Size: 1, Timeout: -1},
-		"global ranks are 1, there must be one": {Size: 2, Store: goccl.NewMemStore(), GlobalRanks: []int{0}},
+		"global ranks are 2, there must be one": {Size: 1, GlobalRanks: []int{0, 1}},
 	} {
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		_, err := goccl.Init(ctx, config)
@@ -849,6 +848,19 @@ func TestOtherModule(t *testing.T) {
 	}
 }
 
+func TestCapacityExample(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "capacity")
+	run(t, ".", nil, "go", "build", "-o", program, "./examples/go/capacity")
+	out := run(t, ".", nil, program, "3")
+	for _, says := range []string{"rank 0: ", "rank 1: ", "before ", "after Init ",
+		"allreduce of 4 B ", "allreduce of 1 MiB ", "alltoall of 64 B each ", " Pss ", " Threads ",
+		" descriptors "} {
+		if !strings.Contains(out, says) {
+			t.Errorf("%q is not in:\n%s", says, out)
+		}
+	}
+}
+
 func TestElasticExample(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "elastic")
 	run(t, ".", nil, "go", "build", "-o", program, "./examples/go/elastic")
@@ -856,5 +868,26 @@ func TestElasticExample(t *testing.T) {
 	if strings.Count(out, "3 of 4 members are left") != 3 ||
 		strings.Count(out, "of 4: 30 steps, total 120") != 4 {
 		t.Error(out)
+	}
+}
+
+// BenchmarkAllReduce is what a call costs beside that of the core's benchmark of this name.
+func BenchmarkAllReduce(b *testing.B) {
+	for _, n := range []int{1, 256, 4096} {
+		b.Run(fmt.Sprint(4*n), func(b *testing.B) {
+			comms := world(b, 2, goccl.Config{})
+			b.ReportAllocs()
+			b.ResetTimer()
+			all(b, 2, func(rank int) error {
+				buffer := make([]int32, n)
+				for range b.N {
+					err := goccl.AllReduce(context.Background(), comms[rank], buffer, buffer, goccl.Sum)
+					if err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
 	}
 }

@@ -1,4 +1,5 @@
-// Package core is GoCCL for Go programs: communicators, works and operations.
+// Package core is communicators, works and operations, for the public package goccl and for the C
+// ABI. It is internal: programs import goccl, and what is here may change with each commit.
 //
 // A [Runtime] is a process's end. [Runtime.Init] joins ranks into a [Comm]; [Comm.Start] starts a
 // collective, a send or a receive, or several as one, and gives a [Work] to wait for. Every rank

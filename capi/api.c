@@ -501,6 +501,7 @@ FORWARD(comm_describe, (goccl_comm comm, char *json, size_t size, size_t *needed
         apiCommDescribe(comm, json, size, needed))
 FORWARD(comm_algorithm, (goccl_comm comm, uint64_t sequence, const char **name),
         apiCommAlgorithm(comm, sequence, (char **)name))
+FORWARD(comm_timeout, (goccl_comm comm, int64_t *timeout_ms), apiCommTimeout(comm, timeout_ms))
 FORWARD(comm_set_timeout, (goccl_comm comm, int64_t timeout_ms),
         apiCommSetTimeout(comm, timeout_ms))
 FORWARD(alltoall_peaks,

@@ -116,11 +116,10 @@ var roots = struct {
 const rootLinger = 30 * time.Second
 
 func newRoot() ([bootstrap.IDSize]byte, error) {
-	root, err := bootstrap.NewRoot(getenv(core.EnvInterface))
+	root, err := bootstrap.NewRootOn(getenv(core.EnvInterface))
 	switch {
 	case errors.Is(err, bootstrap.ErrInvalid):
-		return [bootstrap.IDSize]byte{}, errorf(codeInvalidArgument, "get_unique_id: %s: %v",
-			core.EnvInterface, err)
+		return [bootstrap.IDSize]byte{}, errorf(codeInvalidArgument, "get_unique_id: %v", err)
 	case err != nil:
 		return [bootstrap.IDSize]byte{}, errorf(C.GOCCL_SYSTEM, "get_unique_id: %v", err)
 	}
@@ -186,7 +185,9 @@ func take(from *C.goccl_config) (g given, err error) {
 		Secret: text(in.secret), Incarnation: text(in.incarnation), MinSize: int(in.min_size),
 		Quorum: text(in.quorum), Recovery: text(in.recovery), Meeting: text(in.meeting),
 		AllToAllSchedule: text(in.alltoall_schedule), Timeout: milliseconds(in.timeout_ms),
-		LivenessGrace: milliseconds(in.liveness_grace_ms)}
+		LivenessGrace: milliseconds(in.liveness_grace_ms), Net: text(in.net), HCA: text(in.ib_hca),
+		GIDIndex: text(in.ib_gid_index), Algorithms: text(in.algorithms),
+		Thresholds: text(in.thresholds), Links: text(in.links)}
 	if in.global_ranks != nil && in.size >= 1 && in.size <= bootstrap.MaxSize {
 		g.GlobalRanks = ints(in.global_ranks, in.size)
 	}
@@ -239,7 +240,7 @@ func (g *given) initialize(ctx context.Context, refused error) (*core.Comm, erro
 		g.stayOut(ctx, refused)
 		return nil, refused
 	}
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(g.Timeout, core.DefaultTimeout))
+	ctx, cancel := context.WithTimeout(ctx, g.Limit(getenv))
 	defer cancel()
 	c := g.Config
 	switch {

@@ -299,6 +299,13 @@ func apiCommAlgorithm(handle C.goccl_comm, sequence C.uint64_t, name **C.char) C
 	})
 }
 
+//export apiCommTimeout
+func apiCommTimeout(handle C.goccl_comm, timeout *C.int64_t) C.goccl_result {
+	return onComm("comm_timeout", handle, func(c *commHandle) error {
+		return put(timeout, "comm_timeout: timeout_ms", C.int64_t(c.comm.Timeout().Milliseconds()))
+	})
+}
+
 //export apiCommSetTimeout
 func apiCommSetTimeout(handle C.goccl_comm, timeout C.int64_t) C.goccl_result {
 	return onComm("comm_set_timeout", handle, func(c *commHandle) error {

@@ -160,10 +160,11 @@ const char *goccl_last_error(void);
 const char *goccl_last_error_detail(void);
 
 /* Writes a JSON object that describes this host: version, domains of CPUs that share a cache and a
- * NUMA node, that of this process, and for every transport whether it can be used, and if not why
- * and what to do. Copies at most `size` bytes with the closing NUL, and
- * sets *needed (may be NULL) to the size that holds everything. Honours the fields of
- * goccl_config that concern transports through the environment only. */
+ * NUMA node, that of this process, for every transport whether it can be used, and if not why and
+ * what to do, and "problems": all for which goccl_init() would refuse the environment. Copies at
+ * most `size` bytes with the closing NUL, and sets *needed (may be NULL) to the size that holds
+ * everything. Honours the fields of goccl_config that concern transports through the environment
+ * only. */
 goccl_result goccl_info(char *json, size_t size, size_t *needed);
 
 /* ---- log ----------------------------------------------------------------------------------- */
@@ -254,12 +255,18 @@ typedef struct {
    * meet there. Then both may be NULL; an id only tells groups of one name apart. */
   const goccl_unique_id *unique_id;
   const goccl_store *store;
-  const char *group_name;    /* tells groups of one job apart in messages and in the store's keys */
-  int64_t timeout_ms;        /* of goccl_comm_init() and of every operation; default 1 800 000 */
-  int64_t liveness_grace_ms; /* a host that acknowledges nothing is given up after it; 10 000 */
+  const char *group_name; /* tells groups of one job apart in messages and in the store's keys */
+  /* Of goccl_comm_init() and of every operation. Also GOCCL_TIMEOUT, as "30s"; default 1 800 000 */
+  int64_t timeout_ms;
+  /* A host that acknowledges nothing for so long is given up. Also GOCCL_LIVENESS_GRACE, as "30s";
+   * default 10 000 */
+  int64_t liveness_grace_ms;
   const char
       *transport; /* NULL: best per pair. "shm", "tcp", "verbs": this. Also GOCCL_TRANSPORT */
-  const char *interface_; /* network interface to listen on. Also GOCCL_SOCKET_IFNAME */
+  /* The network interfaces to listen on, as in NCCL_SOCKET_IFNAME: a list of names or of what they
+   * begin with, separated by commas; "=" in front: whole names; "^": all others. Also
+   * GOCCL_SOCKET_IFNAME */
+  const char *interface_;
   const char *store_host; /* host of the store: the route to it names the default interface */
   /* The job's, best 32 random bytes or more: a shorter one is stretched, which takes some tenths of
    * a second. Default: a random one in the store, which all who read the store have, too. Also
@@ -275,7 +282,7 @@ typedef struct {
    * both. NULL: they are the same. All ranks give the same list. */
   const int *global_ranks;
   /* With fewer members goccl_comm_recover() and goccl_comm_shrink() do not go on; default 1. The
-   * same on all ranks. */
+   * same on all ranks. Also GOCCL_MIN_SIZE */
   int min_size;
   /* Who goes on where members cannot reach each other: NULL or "majority", or "any", with which
    * several parts may go on apart. The same on all ranks. Also GOCCL_QUORUM */
@@ -296,6 +303,22 @@ typedef struct {
    * fail. Other collectives, sends and receives fail as ever. Ranks close up: goccl_comm_rank() and
    * goccl_comm_size() tell the new numbers. The same on all ranks. Also GOCCL_RECOVERY */
   const char *recovery;
+  /* What joins ranks that share no memory: NULL: the best per pair. "tcp", "verbs": this. The same
+   * on all ranks. Also GOCCL_NET */
+  const char *net;
+  /* The RDMA devices to choose from, as in NCCL_IB_HCA; NULL: all. Also GOCCL_IB_HCA */
+  const char *ib_hca;
+  /* The index of the RDMA port's GID, "0" to "255"; NULL: the best. Also GOCCL_IB_GID_INDEX */
+  const char *ib_gid_index;
+  /* The algorithms that collectives may use, as "allreduce:two_shot;broadcast:flat"; NULL: any. The
+   * same on all ranks. Also GOCCL_ALGO */
+  const char *algorithms;
+  /* Sizes at which algorithms give way to others, as "one_shot_max=16384"; NULL: those built in.
+   * The same on all ranks. Also GOCCL_THRESHOLDS */
+  const char *thresholds;
+  /* What messages cost, by kind, as "tcp=15000:4000:320"; NULL: what is built in. The same on all
+   * ranks. Also GOCCL_LINKS */
+  const char *links;
 } goccl_config;
 
 /* Makes a communicator; all ranks call it. Blocks until every rank has joined. The arguments are
@@ -616,6 +639,9 @@ goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence);
  * number. "" where it has not ended well, where it is not among the last 64, and of a monitored
  * barrier. GOCCL_ALGO forces algorithms. Static storage. */
 goccl_result goccl_comm_algorithm(goccl_comm comm, uint64_t sequence, const char **name);
+
+/* The timeout of operations that are started without one of their own. */
+goccl_result goccl_comm_timeout(goccl_comm comm, int64_t *timeout_ms);
 
 /* Changes the timeout of operations started from now on. */
 goccl_result goccl_comm_set_timeout(goccl_comm comm, int64_t timeout_ms);

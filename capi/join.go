@@ -47,8 +47,8 @@ func apiCommJoin(
 // join is goccl_comm_join.
 func (g *given) join(ctx context.Context, members []string) (*core.Comm, error) {
 	defer g.drop()
-	g.Timeout, g.GlobalRanks = cmp.Or(g.Timeout, core.DefaultTimeout), nil
-	ctx, cancel := context.WithTimeout(ctx, g.Timeout)
+	g.GlobalRanks = nil
+	ctx, cancel := context.WithTimeout(ctx, g.Limit(getenv))
 	defer cancel()
 	c := g.Config
 	if len(members) == 0 && getenv(core.EnvJoin) == "" {

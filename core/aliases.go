@@ -65,6 +65,9 @@ const (
 
 // The environment that Init reads where a Config field is empty.
 const (
+	EnvTimeout    = config.EnvTimeout
+	EnvGrace      = config.EnvGrace
+	EnvMinSize    = config.EnvMinSize
 	EnvTransport  = config.EnvTransport
 	EnvNet        = config.EnvNet
 	EnvThresholds = config.EnvThresholds

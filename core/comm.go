@@ -45,7 +45,7 @@ var (
 )
 
 // Timeout implements epoch.Owner.
-func (o owner) Timeout() time.Duration { return time.Duration(o.c.timeout.Load()) }
+func (o owner) Timeout() time.Duration { return o.c.Timeout() }
 
 // Recover implements epoch.Owner. It is called with Epoch.mu held.
 func (o owner) Recover() {
@@ -84,6 +84,9 @@ func (c *Comm) Transport(peer int) string { return c.present.Load().Kind(peer) }
 // Sequence returns the number of the last collective that was started or refused, 0 before the
 // first.
 func (c *Comm) Sequence() uint64 { return c.present.Load().Sequence() }
+
+// Timeout is that of operations that are started without one of their own.
+func (c *Comm) Timeout() time.Duration { return time.Duration(c.timeout.Load()) }
 
 // SetTimeout changes the timeout of operations started from now on.
 func (c *Comm) SetTimeout(d time.Duration) error {

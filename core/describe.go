@@ -41,7 +41,7 @@ func (c *Comm) Describe() Description {
 		Oversubscribed: e.Shape().Oversubscribed,
 		Thresholds:     map[string]int64{}, Schedule: e.Shape().Schedule.String(),
 		Algorithms:      e.Shape().Algorithms.String(),
-		TimeoutMS:       owner{c}.Timeout().Milliseconds(),
+		TimeoutMS:       c.Timeout().Milliseconds(),
 		LivenessGraceMS: c.shared.Settings.LivenessGrace.Milliseconds(),
 		Settings:        maps.Clone(c.shared.Settings.Settings)}
 	for rank, a := range e.Peers {

@@ -118,7 +118,7 @@ func (c *Comm) goOn(ctx context.Context, m agreement.Proposal) error {
 func (c *Comm) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
-		deadline = time.Now().Add(owner{c}.Timeout())
+		deadline = time.Now().Add(c.Timeout())
 	}
 	ctx, end := context.WithCancelCause(ctx)
 	life := c.shared.Life
@@ -328,7 +328,7 @@ func (c *Comm) shrunk(e *epoch.Epoch, v *membership.Value) (*Comm, error) {
 	}
 	settings := c.shared.Settings
 	settings.Rank, settings.Size = slices.Index(members, e.Rank), len(members)
-	settings.Timeout, settings.GlobalRanks = owner{c}.Timeout(), globalRanks
+	settings.Timeout, settings.GlobalRanks = c.Timeout(), globalRanks
 	settings.GroupName = fmt.Sprintf("%s/shrunk %x", e.Members.Name, v.Nonce[:4])
 	ranks := e.Endpoint().Roster(settings.GroupName, settings.Rank, globalRanks, peers)
 	ranks.Founders, ranks.Contested = v.NextFounders(), v.Open

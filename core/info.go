@@ -2,6 +2,7 @@ package core
 
 import (
 	"runtime"
+	"slices"
 
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/config"
@@ -15,24 +16,28 @@ import (
 )
 
 // Info describes this host for people: the version, and of each transport whether it can be used,
-// and if not why and what to do. It opens what a communicator would, and closes it again. "problem"
-// is what Init would say of the environment. "warnings" is what Init would log of it. "variables"
-// are the names that Init reads there.
+// and if not why and what to do. It opens what a communicator would, and closes it again.
+// "problems" are all for which Init would refuse the environment. "warnings" is what Init would log
+// of it. "variables" are the names that Init reads there.
 func (r *Runtime) Info() map[string]any {
 	transports := map[string]any{}
-	problem := ""
-	completed, err := Config{Size: 1}.Complete(r.config.Getenv)
-	if err != nil {
-		problem = err.Error()
+	completed, _ := Config{Size: 1}.Complete(r.config.Getenv)
+	problems := append([]string{}, completed.Problems...)
+	note := func(problem string) {
+		if problem != "" && !slices.Contains(problems, problem) {
+			problems = append(problems, problem)
+		}
 	}
-	verbs, err := r.verbs(completed)
-	if err != nil {
-		verbs.Off = err.Error()
-	}
-	end, err := transport.Listen(transport.Config{Interface: r.config.Getenv(EnvInterface),
+	listen := transport.Config{Interface: completed.Interface,
 		StoreHost: r.config.Getenv("MASTER_ADDR"),
-		Grace:     DefaultLivenessGrace, Verbs: verbs, OnFD: r.config.OnFD})
+		Grace:     DefaultLivenessGrace, Verbs: r.verbs(completed), OnFD: r.config.OnFD}
+	problem, err := transport.Check(listen, completed.Transport)
+	if err == nil {
+		note(problem)
+	}
+	end, err := transport.Listen(listen)
 	if err != nil {
+		note(err.Error())
 		transports["tcp"] = map[string]any{"usable": false, "problem": err.Error()}
 		for _, name := range []string{"shm", "verbs"} {
 			transports[name] = map[string]any{"usable": false,
@@ -61,7 +66,7 @@ func (r *Runtime) Info() map[string]any {
 	}
 	return map[string]any{"version": Version, "go": runtime.Version(), "cpus": cpus.Usable(),
 		"domains": domains, "domain": cpus.Domain(cpus.Sysfs, cpus.Allowed()).String(),
-		"problem": problem, "warnings": config.Warnings(r.config.Getenv, r.config.Environ()),
+		"problems": problems, "warnings": config.Warnings(r.config.Getenv, r.config.Environ()),
 		"variables": config.Variables(), "transports": transports}
 }
 

@@ -65,11 +65,8 @@ func (r *Runtime) join(ctx context.Context, given Config) (*Comm, error) {
 
 // alone makes a communicator of one rank. It refuses what Init refuses with more ranks.
 func (r *Runtime) alone(ctx context.Context, config config.Completed) (*Comm, error) {
-	verbs, err := r.verbs(config)
-	if err != nil {
-		return nil, err
-	}
-	listen := transport.Config{Interface: config.Interface, StoreHost: config.StoreHost, Verbs: verbs}
+	listen := transport.Config{Interface: config.Interface, StoreHost: config.StoreHost,
+		Verbs: r.verbs(config)}
 	problem, err := transport.Check(listen, config.Transport)
 	if err != nil {
 		return nil, listenError(err)
@@ -141,10 +138,10 @@ func assemble(ctx context.Context, config config.Completed, c bootstrap.JoinConf
 }
 
 // verbs returns how RDMA devices are to be used.
-func (r *Runtime) verbs(config config.Completed) (transport.VerbsConfig, error) {
-	v, err := config.Verbs()
+func (r *Runtime) verbs(config config.Completed) transport.VerbsConfig {
+	v := config.Verbs()
 	v.Library, v.Memory = r.config.Verbs, &r.arenas.Devices
-	return v, err
+	return v
 }
 
 // meet finds the other ranks through the store and makes the communicator.

@@ -25,9 +25,9 @@ import (
 	"github.com/goccl/goccl/core/endpoint"
 	"github.com/goccl/goccl/core/epoch"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/interfaces"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/memory"
-	"github.com/goccl/goccl/core/transport"
 )
 
 // RuntimeConfig says how a runtime meets its process.
@@ -116,12 +116,8 @@ func (r *Runtime) log(s logs.Subsystem) *slog.Logger { return logs.For(r.config.
 
 // endpoint opens the endpoint for a configuration.
 func (r *Runtime) endpoint(config config.Completed) (*endpoint.Endpoint, error) {
-	verbs, err := r.verbs(config)
-	if err != nil {
-		return nil, err
-	}
 	end, err := r.endpoints.Open(endpoint.Key{Interface: config.Interface,
-		StoreHost: config.StoreHost, Grace: config.LivenessGrace, Verbs: verbs})
+		StoreHost: config.StoreHost, Grace: config.LivenessGrace, Verbs: r.verbs(config)})
 	if err != nil {
 		return nil, listenError(err)
 	}
@@ -131,7 +127,7 @@ func (r *Runtime) endpoint(config config.Completed) (*endpoint.Endpoint, error) 
 // listenError returns the error of a rank that cannot listen for its peers.
 func listenError(err error) *fault.Error {
 	kind := fault.ErrSystem
-	if errors.As(err, new(*transport.InterfaceError)) {
+	if errors.As(err, new(*interfaces.Error)) {
 		kind = fault.ErrInvalidArgument
 	}
 	return fault.From(err, kind, "init")

@@ -76,7 +76,7 @@ func (c *Comm) gatherIn(ctx context.Context, e *epoch.Epoch, mine ...int64) ([]i
 func (c *Comm) child(e *epoch.Epoch, split uint64, color int64, members []int) (*Comm, error) {
 	settings := c.shared.Settings
 	settings.Rank, settings.Size = slices.Index(members, e.Rank), len(members)
-	settings.Timeout = owner{c}.Timeout()
+	settings.Timeout = c.Timeout()
 	settings.GroupName = fmt.Sprintf("%s/split %d color %d", e.Members.Name, split, color)
 	var peers roster.Peers
 	settings.GlobalRanks, peers = e.Part(members)

@@ -25,7 +25,7 @@ var packages = []packageRule{
 	{public, "core bootstrap plan reduce fault logs", false},
 	{"core", "join epoch agreement suspended checkpoint config endpoint work memory roster " +
 		"membership meeting tune call fault plan exec address transport bootstrap bootstrap/etcd logs " +
-		"internal/cpus internal/printable", false},
+		"internal/cpus internal/interfaces internal/printable", false},
 	{"join", "config endpoint roster membership meeting fault address transport bootstrap " +
 		"bootstrap/etcd logs internal/printable", false},
 	{"epoch", "agreement suspended config endpoint collective p2p work memory roster order " +
@@ -34,8 +34,8 @@ var packages = []packageRule{
 	{"agreement", "completion roster membership meeting fault address transport internal/printable",
 		false},
 	{"suspended", "completion work memory call fault plan", false},
-	{"config", "tune fault plan address transport bootstrap bootstrap/etcd logs internal/printable",
-		false},
+	{"config", "tune fault plan address transport bootstrap bootstrap/etcd logs " +
+		"internal/interfaces internal/printable", false},
 	{"endpoint", "roster exec address transport logs", false},
 	{"collective", "work call tune fault plan reduce reduce/kernel exec", false},
 	{"p2p", "work membership tune call fault plan reduce exec transport", false},
@@ -56,9 +56,10 @@ var packages = []packageRule{
 	{"reduce/kernel", "reduce", false},
 	{"reduce/kernel/internal/floatmode", "", false},
 	{"reduce", "", true},
-	{"transport", "address pending logs internal/errtext internal/printable", false},
-	{"bootstrap", "pending internal/untrusted internal/errtext internal/printable " +
-		"internal/seal", false},
+	{"transport", "address pending logs internal/errtext internal/interfaces internal/printable",
+		false},
+	{"bootstrap", "pending internal/untrusted internal/errtext internal/interfaces " +
+		"internal/printable internal/seal", false},
 	{"bootstrap/etcd", "internal/errtext internal/printable", false},
 	{"address", "internal/untrusted internal/printable", true},
 	{"pending", "", false},
@@ -66,6 +67,7 @@ var packages = []packageRule{
 	{"internal/scripts", "", false},
 	{"logs", "internal/printable", false},
 	{"internal/errtext", "", false},
+	{"internal/interfaces", "", false},
 	{"internal/untrusted", "", true},
 	{"internal/seal", "", true},
 	{"internal/cpus", "internal/printable", false},

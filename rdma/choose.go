@@ -24,9 +24,10 @@ type Want struct {
 	HCA string
 	// GIDIndex is the GID to use, -1 for any.
 	GIDIndex int
-	// Interface is the network interface that TCP uses, NetAddr are the addresses that it listens on.
-	Interface string
-	NetAddr   []netip.Addr
+	// OnTCP reports whether TCP was told to use a network interface; nil: it was not told any. NetAddr
+	// are the addresses that it listens on.
+	OnTCP   func(name string) bool
+	NetAddr []netip.Addr
 }
 
 // Choice is the port and the address that connections are made with.
@@ -162,7 +163,7 @@ func bestGID(p *Port, want Want) (candidate, string) {
 func newCandidate(p *Port, g GID, want Want) candidate {
 	c := candidate{port: p, gid: g}
 	netdev := cmp.Or(g.NetDev, p.NetDev)
-	c.onTCP = want.Interface != "" && netdev == want.Interface
+	c.onTCP = want.OnTCP != nil && want.OnTCP(netdev)
 	if p.LinkLayer == InfiniBand {
 		return c
 	}
@@ -247,6 +248,12 @@ func parseHCA(s string) (f hcaFilter, err error) {
 		f.items = append(f.items, i)
 	}
 	return f, nil
+}
+
+// CheckHCA refuses what cannot be Want.HCA.
+func CheckHCA(s string) error {
+	_, err := parseHCA(s)
+	return err
 }
 
 func (f *hcaFilter) allows(p *Port) bool {

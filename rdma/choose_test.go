@@ -6,6 +6,11 @@ import (
 	"testing"
 )
 
+// named allows one network interface.
+func named(name string) func(string) bool {
+	return func(other string) bool { return other == name }
+}
+
 func gid(index int, kind GIDType, addr, netdev string) GID {
 	return GID{Index: index, Raw: netip.MustParseAddr(addr).As16(), Type: kind, NetDev: netdev}
 }
@@ -71,11 +76,12 @@ func TestChoose(t *testing.T) {
 		{"InfiniBand", []Port{faster, ib}, Want{GIDIndex: -1}, "mlx5_9:1", 0, "its LID is 17"},
 		{"InfiniBand without GIDs", []Port{without(ib)}, Want{GIDIndex: -1}, "mlx5_9:1", 0,
 			"its LID is 17"},
-		{"TCP's interface", []Port{slow, faster}, Want{GIDIndex: -1, Interface: "eth0"}, "rxe0:1", 3,
+		{"TCP's interface", []Port{slow, faster}, Want{GIDIndex: -1, OnTCP: named("eth0")}, "rxe0:1", 3,
 			"TCP uses its interface eth0"},
-		{"TCP's interface over InfiniBand", []Port{faster, ib}, Want{GIDIndex: -1, Interface: "ib0"},
+		{"TCP's interface over InfiniBand", []Port{faster, ib}, Want{GIDIndex: -1, OnTCP: named("ib0")},
 			"mlx5_9:1", 0, "ib0"},
-		{"TCP's interface is none of theirs", []Port{slow, faster}, Want{GIDIndex: -1, Interface: "eth7"},
+		{"TCP's interface is none of theirs", []Port{slow, faster}, Want{GIDIndex: -1,
+			OnTCP: named("eth7")},
 			"mlx5_1:1", 3, "fastest"},
 		{"TCP's address", []Port{slow, faster}, Want{GIDIndex: -1,
 			NetAddr: []netip.Addr{addr("127.0.0.1"), addr("::ffff:10.0.0.1")}},
@@ -86,7 +92,8 @@ func TestChoose(t *testing.T) {
 		{"IPv4 before IPv6", []Port{both}, Want{GIDIndex: -1}, "mlx5_0:1", 3, "10.1.0.1"},
 		{"IPv6 before link-local", []Port{without(both, 0, 1, 2)}, Want{GIDIndex: -1}, "mlx5_0:1", 9,
 			"2001:db8::1"},
-		{"the interface's own GID", []Port{vlan}, Want{GIDIndex: -1, Interface: "eth1.9"}, "mlx5_0:1", 5,
+		{"the interface's own GID", []Port{vlan}, Want{GIDIndex: -1, OnTCP: named("eth1.9")}, "mlx5_0:1",
+			5,
 			"10.9.0.1"},
 		{"link-local", []Port{without(fast, 0, 1)}, Want{GIDIndex: -1}, "mlx5_0:1", 1,
 			"only hosts on the same Ethernet"},
@@ -119,7 +126,7 @@ func TestChoose(t *testing.T) {
 			Want{HCA: "^=mlx5_1", GIDIndex: -1},
 			"mlx5_10:1", 3, ""},
 		{"device before TCP's interface", []Port{slow, faster},
-			Want{HCA: "mlx5", GIDIndex: -1, Interface: "eth0"}, "mlx5_1:1", 3, ""},
+			Want{HCA: "mlx5", GIDIndex: -1, OnTCP: named("eth0")}, "mlx5_1:1", 3, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := Choose(c.ports, c.want)

@@ -183,7 +183,7 @@ def run_refused(rank, error, text):
         (
             ["allreduce:ring"] * 2,
             ValueError,
-            'GOCCL_ALGO is "allreduce:ring", in which "ring" is no algorithm',
+            '(from the option or GOCCL_ALGO) are "allreduce:ring", in which "ring" is no algorithm',
         ),
         (
             ["broadcast:multicast"] * 2,

@@ -61,6 +61,62 @@ def test_text_warns_of_limits_that_are_too_low_for_the_ranks():
     assert "too few for 60000 ranks" in text
 
 
+def problems(*code, **env):
+    """What is wrong, of a command that says so by its exit status."""
+    words = ["-c", *code] if code else ["-m", "goccl", "info", "--json"]
+    done = subprocess.run(
+        [sys.executable, *words], env={**os.environ, **env}, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    return json.loads(done.stdout)["problems"]
+
+
+def test_all_problems_are_told_at_once():
+    told = problems(GOCCL_TIMEOUT="60", GOCCL_NET="shm", GOCCL_SOCKET_IFNAME="none7")
+    begins = ['timeout is "60"', 'network is "shm"', 'interface is "none7"']
+    assert [text[: len(start)] for text, start in zip(told, begins, strict=True)] == begins
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        ({"GOCCL_SOCKET_IFNAME": "none7"}, "this host has lo"),
+        ({"GOCCL_TRANSPORT": "verbs", "GOCCL_IB_HCA": "none7"}, "cannot work"),
+        ({"GOCCL_STORE": "http://x"}, "GOCCL_STORE"),
+        ({"GOCCL_MIN_SIZE": "0"}, "allowed are 1 to 65536"),
+    ],
+)
+def test_what_no_group_could_be_made_with_is_a_problem(env, told):
+    (problem,) = problems(**env)
+    assert told in problem
+
+
+INFO = "import sys; {}; from goccl import cli; sys.exit(cli.main(['info', '--json']))"
+NO_TORCH = "sys.modules['torch'] = None"
+OTHER_TORCH = "from goccl import _native; _native.built_for = lambda: '2.7.1'"
+NO_LIBRARY = (
+    "from goccl import info, _native; from pathlib import Path; import goccl; "
+    "_native.built_for = lambda: '2.7.1'; goccl.__file__ = '/nowhere/goccl/__init__.py'"
+)
+
+
+@pytest.mark.parametrize(
+    ("broken", "first", "others"),
+    [
+        (NO_TORCH, "torch", ['network is "shm"']),
+        (OTHER_TORCH, "goccl was built for torch 2.7.1", ['network is "shm"']),
+        (NO_LIBRARY, "goccl was built for torch 2.7.1", ["libgoccl.so cannot be used: OSError"]),
+    ],
+)
+def test_a_broken_installation_hides_no_other_problem(broken, first, others):
+    told = problems(INFO.format(broken), GOCCL_NET="shm")
+    assert first in told[0]
+    assert len(told) == 1 + len(others)
+    for text, part in zip(told[1:], others, strict=True):
+        assert part in text
+
+
 @pytest.mark.parametrize("ranks", ["0", "-1", "two", "65537"])
 def test_ranks_that_cannot_be(ranks):
     done = subprocess.run(

@@ -24,6 +24,12 @@ VALUES = {
     "min_size": 2,
     "quorum": "any",
     "recovery": "survivors",
+    "net": "tcp",
+    "ib_hca": "mlx5_0",
+    "ib_gid_index": 3,
+    "algorithms": "allreduce:two_shot",
+    "thresholds": "flat_max=1",
+    "links": "tcp=1:2:3",
 }
 
 
@@ -119,9 +125,13 @@ def test_subclasses_have_attributes_of_their_own():
         ("transport", "rdma", 'allowed are "shm", "tcp", "verbs" and ""'),
         ("transport", "TCP", 'allowed are "shm", "tcp", "verbs" and ""'),
         ("alltoall_schedule", "window=255", 'allowed are "sequential", "window=1" to "window=254"'),
-        ("interface", "lo\0", "allowed are names of network interfaces"),
+        ("interface", "lo\0", "allowed are names, or what they begin with"),
         ("secret", "a\0b", "allowed are any text without NUL"),
-        ("min_size", 0, "allowed are 1 to 65536"),
+        ("min_size", -1, "allowed are 1 to 65536, or 0: the default"),
+        ("ib_gid_index", 256, "allowed are 0 to 255"),
+        ("ib_gid_index", -1, "allowed are 0 to 255"),
+        ("net", "shm", 'allowed are "tcp", "verbs" and ""'),
+        ("links", "a\0", "allowed are kinds with latency"),
         ("min_size", 65537, "allowed are 1 to 65536"),
         ("recovery", "most", 'allowed are "step", "survivors", "all" and ""'),
         ("quorum", "most", 'allowed are "majority", "any" and ""'),
@@ -157,6 +167,7 @@ def test_a_value_of_another_type_is_told(name, value):
 TEXTS = {
     "recovery": ("step", "survivors", "all", "", "Step", "most"),
     "quorum": ("majority", "any", "", "Any", "any ", "all"),
+    "net": ("tcp", "verbs", "", "shm", "TCP"),
     "transport": ("shm", "tcp", "verbs", "", "mem", "self", " tcp", "tcp ", "TCP", "tcp\n"),
     "alltoall_schedule": (
         *("", "sequential", "parallel", "window=1", "window=254", "window=02", "window=099"),
@@ -185,5 +196,19 @@ def test_the_core_allows_what_the_definition_allows(name, text, monkeypatch):
     for setting in options.VARIABLES:
         monkeypatch.delenv(setting, raising=False)
     monkeypatch.setenv(options.OPTIONS[name].metadata["words"]["variable"], text)
-    problem = json.loads(_native.load().info())["problem"]
-    assert (problem == "") == allowed, problem
+    # A transport that this host lacks is a problem, too.
+    problems = [p for p in json.loads(_native.load().info())["problems"] if "allowed are" in p]
+    assert (problems == []) == allowed, problems
+
+
+def problems_with(monkeypatch, variable, text):
+    for name in options.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, text)
+    return json.loads(_native.load().info())["problems"]
+
+
+@pytest.mark.parametrize("index", ["0", "255", "256", "-1", "x"])
+def test_the_core_allows_the_same_gid_indexes(index, monkeypatch):
+    allowed = index.isdecimal() and int(index) <= 255
+    assert (problems_with(monkeypatch, "GOCCL_IB_GID_INDEX", index) == []) == allowed

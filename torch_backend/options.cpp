@@ -53,6 +53,19 @@ const std::array kMembers{
            [](Options& self, const py::object& value) { self.minSize = value.cast<int>(); }},
     text<&Options::quorum>("quorum"),
     text<&Options::recovery>("recovery"),
+    text<&Options::net>("net"),
+    text<&Options::ibHca>("ib_hca"),
+    Member{"ib_gid_index",
+           [](const Options& self) {
+             return self.ibGidIndex.empty() ? py::none()
+                                            : py::object(py::int_(py::str(self.ibGidIndex)));
+           },
+           [](Options& self, const py::object& value) {
+             self.ibGidIndex = value.is_none() ? "" : std::to_string(value.cast<int>());
+           }},
+    text<&Options::algorithms>("algorithms"),
+    text<&Options::thresholds>("thresholds"),
+    text<&Options::links>("links"),
 };
 
 // What torch keeps in options besides the timeout, as far as this version has it.
@@ -136,7 +149,8 @@ bool Options::recoversByItself() const {
 }
 
 void Options::fill(goccl_config& config) const {
-  config.timeout_ms = timeout.count();
+  // Torch always gives a timeout: the environment's holds where that is torch's own.
+  config.timeout_ms = timeout == kBackendDefaultTimeout ? 0 : timeout.count();
   config.liveness_grace_ms = livenessGrace.count();
   config.transport = transport.c_str();
   config.interface_ = interface.c_str();
@@ -145,6 +159,12 @@ void Options::fill(goccl_config& config) const {
   config.min_size = minSize;
   config.quorum = quorum.c_str();
   config.recovery = recovery.c_str();
+  config.net = net.c_str();
+  config.ib_hca = ibHca.c_str();
+  config.ib_gid_index = ibGidIndex.c_str();
+  config.algorithms = algorithms.c_str();
+  config.thresholds = thresholds.c_str();
+  config.links = links.c_str();
 }
 
 void bindOptions(const py::object& group) {

@@ -32,16 +32,19 @@ struct Options : c10d::Backend::Options {
   // Fills in what the library is told of them. It refers to their texts.
   void fill(goccl_config& config) const;
 
-  // What was given. Torch writes into `timeout` what a group has that it splits or merges.
+  // What was given. A timeout that is torch's default counts as none. Torch writes into `timeout`
+  // what a group has that it splits or merges.
   std::optional<std::chrono::milliseconds> givenTimeout;
   std::string transport;                       // "", "shm", "tcp" or "verbs"
-  std::string interface;                       // network interface; "" : by the route to the store
+  std::string interface;                       // network interfaces; "": by the route to the store
   std::chrono::milliseconds livenessGrace{0};  // 0: the library's default
   std::string secret;                          // "": agreed on through the store
   std::string alltoallSchedule;                // as in goccl_call; "": by size
-  int minSize = 1;                             // as in goccl_config
+  int minSize = 0;                             // as in goccl_config; 0: the default
   std::string quorum;                          // as in goccl_config; "": the default
   std::string recovery;                        // likewise
+  std::string net, ibHca, ibGidIndex;          // likewise
+  std::string algorithms, thresholds, links;   // likewise
 };
 
 // Adds the class Options to that of the groups.

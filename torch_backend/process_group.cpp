@@ -44,6 +44,8 @@ ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, in
 #endif
   (options_->reconfigurable() ? opened_ : comm_)
       .store(initialize(store, *options_, groupName, rank, size, globalRanks_));
+  options_->timeout = milliseconds(ask<int64_t>(library().comm_timeout, anyComm()));
+  timeoutMs_.store(options_->timeout.count());
 }
 
 ProcessGroupGoccl::ProcessGroupGoccl(goccl_comm comm, intrusive_ptr<c10d::Store> store, int rank,

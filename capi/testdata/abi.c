@@ -202,6 +202,13 @@ static void test_config(void) {
   INIT(GOCCL_INVALID_ARGUMENT,
        "GOCCL_ALLTOALL_SCHEDULE) is \"in turn\", allowed are \"sequential\"",
        config.alltoall_schedule = "in turn");
+  INIT(GOCCL_INVALID_ARGUMENT, "network is \"shm\"", config.net = "shm");
+  INIT(GOCCL_INVALID_ARGUMENT, "\"x:y\" is no device", config.ib_hca = "x:y");
+  INIT(GOCCL_INVALID_ARGUMENT, "is \"256\", allowed are 0 to 255", config.ib_gid_index = "256");
+  INIT(GOCCL_INVALID_ARGUMENT, "\"ring\" is no algorithm", config.algorithms = "allreduce:ring");
+  INIT(GOCCL_INVALID_ARGUMENT, "have \"x=1\"", config.thresholds = "x=1");
+  INIT(GOCCL_INVALID_ARGUMENT, "are \"ib=1:2:3\"", config.links = "ib=1:2:3");
+  INIT(GOCCL_INVALID_ARGUMENT, "names none", config.interface_ = "^");
   REFUSED(GOCCL_INVALID_ARGUMENT, "config is NULL", goccl_comm_init(&comm, NULL));
   goccl_config config = {.struct_size = sizeof config, .size = 1};
   REFUSED(GOCCL_INVALID_ARGUMENT, "comm is NULL", goccl_comm_init(NULL, &config));
@@ -212,7 +219,8 @@ static void test_config(void) {
   REFUSED(GOCCL_INVALID_ARGUMENT, "carrier pigeon", goccl_comm_init(&comm, &config));
   unsetenv("GOCCL_TRANSPORT");
   setenv("GOCCL_SOCKET_IFNAME", "no/name", 1);
-  REFUSED(GOCCL_INVALID_ARGUMENT, "get_unique_id: GOCCL_SOCKET_IFNAME: ", goccl_get_unique_id(&id));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "(from the option or GOCCL_SOCKET_IFNAME), this host has ",
+          goccl_get_unique_id(&id));
   unsetenv("GOCCL_SOCKET_IFNAME");
 
   /* An older caller's struct ends early, a newer one's late. */
@@ -432,6 +440,11 @@ static void test_arguments(void) {
   REFUSED(bad, "comm_describe: json is NULL", goccl_comm_describe(comm, NULL, 10, NULL));
   REFUSED(bad, "rank is NULL", goccl_comm_rank(comm, NULL));
   REFUSED(bad, "timeout_ms is 0", goccl_comm_set_timeout(comm, 0));
+  REFUSED(bad, "timeout_ms is NULL", goccl_comm_timeout(comm, NULL));
+  OK(goccl_comm_set_timeout(comm, PATIENCE));
+  int64_t timeout_ms = 0;
+  OK(goccl_comm_timeout(comm, &timeout_ms));
+  TRUE(timeout_ms == PATIENCE);
   REFUSED(bad, "child is NULL", goccl_comm_split(comm, 0, 0, NULL));
 
   OK(goccl_monitored_barrier(comm, 0, NULL, &work));
@@ -1521,6 +1534,7 @@ static void fail_each(int child) {
   GIVES(handle, goccl_comm_sequence(c, NULL));
   GIVES(handle, goccl_comm_set_timeout(c, 1));
   GIVES(handle, goccl_comm_size(c, NULL));
+  GIVES(handle, goccl_comm_timeout(c, NULL));
   GIVES(handle, goccl_comm_transport(c, 0, NULL));
   GIVES(handle, goccl_comm_failed_ranks(c, NULL, 0, NULL));
   GIVES(handle, goccl_gather(c, NULL, NULL, 1, f, 0, NULL, NULL));

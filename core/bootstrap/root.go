@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/internal/errtext"
+	"github.com/goccl/goccl/core/internal/interfaces"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/internal/seal"
 	"github.com/goccl/goccl/core/internal/untrusted"
@@ -79,17 +80,34 @@ type wait struct {
 	watchers int
 }
 
-// NewRoot listens at a free port of listenHost: an IP address, a host name, a network interface, or
-// "" for the address that the default route goes out from. It serves an empty store there.
+// NewRoot listens at a free port of listenHost: an IP address, a host name, or "" for the address
+// that the default route goes out from. It serves an empty store there.
 func NewRoot(listenHost string) (*Root, error) {
 	hosts, err := listenAddresses(listenHost)
 	if err != nil {
 		return nil, printable.Error(err, maxStoreError)
 	}
+	return rootAt(listenHost, hosts)
+}
+
+// NewRootOn is [NewRoot] on the network interfaces that a text allows, which is as that of
+// GOCCL_SOCKET_IFNAME; "" is for the address that the default route goes out from.
+func NewRootOn(allowed string) (*Root, error) {
+	if allowed == "" {
+		return NewRoot("")
+	}
+	hosts, err := interfaces.Addresses(allowed)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return rootAt(allowed, hosts[:min(len(hosts), maxAddresses)])
+}
+
+func rootAt(on string, hosts []netip.Addr) (*Root, error) {
 	r := &Root{strangers: pending.List{Most: maxStrangers}}
 	random(r.secret[:])
 	if err := r.listen(hosts); len(r.listeners) == 0 {
-		return nil, fmt.Errorf("a root address on %q: %w", listenHost, err)
+		return nil, fmt.Errorf("a root address on %q: %w", on, err)
 	}
 	r.start()
 	return r, nil
@@ -164,21 +182,11 @@ func listenAddresses(host string) ([]netip.Addr, error) {
 		if len(found) == 0 {
 			add(netip.AddrFrom4([4]byte{127, 0, 0, 1}), true)
 		}
-	} else if i, err := net.InterfaceByName(host); err == nil {
-		list, err := i.Addrs()
-		if err != nil {
-			return nil, fmt.Errorf("the addresses of network interface %s: %w", host, err)
-		}
-		for _, a := range list {
-			if n, ok := a.(*net.IPNet); ok {
-				add(netip.AddrFromSlice(n.IP))
-			}
-		}
 	} else {
 		list, err := net.LookupIP(host)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %q is no network interface, IP address or host name of this host: "+
-				"%w", ErrInvalid, host, err)
+			return nil, fmt.Errorf("%w: %q is no IP address or host name of this host: %w", ErrInvalid,
+				host, err)
 		}
 		for _, ip := range list {
 			add(netip.AddrFromSlice(ip))

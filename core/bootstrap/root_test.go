@@ -393,14 +393,39 @@ func TestRootCloseEndsClients(t *testing.T) {
 	}
 }
 
+// A root listens on the interfaces that a text allows.
+func TestRootOnInterfaces(t *testing.T) {
+	r, err := NewRootOn("nosuch,lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for _, a := range r.addresses {
+		if !a.Addr().IsLoopback() {
+			t.Errorf("it listens on %v", a)
+		}
+	}
+	for _, text := range []string{"=nosuch", "^"} {
+		if _, err := NewRootOn(text); !errors.Is(err, ErrInvalid) ||
+			!strings.Contains(err.Error(), "GOCCL_SOCKET_IFNAME") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	any, err := NewRootOn("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	any.Close()
+}
+
 func TestListenAddresses(t *testing.T) {
-	for _, h := range []string{"", "lo", "localhost", "127.0.0.1"} {
+	for _, h := range []string{"", "localhost", "127.0.0.1"} {
 		a, err := listenAddresses(h)
 		if err != nil || len(a) == 0 || len(a) > maxAddresses {
 			t.Errorf("%q: %v, %v", h, a, err)
 		}
 	}
-	if _, err := listenAddresses("no interface"); !errors.Is(err, ErrInvalid) {
+	if _, err := listenAddresses("no host"); !errors.Is(err, ErrInvalid) {
 		t.Error(err)
 	}
 	if _, err := listenAddresses("0.0.0.0"); !errors.Is(err, ErrInvalid) {

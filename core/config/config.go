@@ -8,6 +8,7 @@ package config
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/goccl/goccl/core/bootstrap"
@@ -56,7 +57,9 @@ type Config struct {
 	Transport     string // "shm", "tcp" or "verbs"; default: the best for each pair
 	// "tcp" or "verbs", where no memory is shared; default: the best for each pair
 	Net         string
-	Interface   string // network interface to listen on
+	HCA         string // RDMA devices: see rdma.Want
+	GIDIndex    string // of an RDMA port, "0" to "255"
+	Interface   string // network interfaces to listen on, as in NCCL_SOCKET_IFNAME
 	StoreHost   string // the route to it names the default interface
 	Secret      string // the job's
 	StoreSecret string // that which the store came with: of the first members, where Secret is empty
@@ -84,11 +87,11 @@ type Config struct {
 // can compare.
 type Completed struct {
 	Config
-	HCA, GIDIndex string              // which RDMA port: see Verbs
-	Attempt       string              // see bootstrap.JoinConfig
-	Etcd          *etcd.Address       // at which ranks meet, not at Store; nil: at Store
-	Same          []bootstrap.Setting // what must be the same on all ranks
-	Settings      map[string]Setting  // as they were given, by the names of their variables
+	Attempt  string              // see bootstrap.JoinConfig
+	Etcd     *etcd.Address       // at which ranks meet, not at Store; nil: at Store
+	Same     []bootstrap.Setting // what must be the same on all ranks
+	Settings map[string]Setting  // as they were given, by the names of their variables
+	Problems []string            // all that is refused
 }
 
 // The sources of a [Setting].
@@ -111,19 +114,32 @@ func (c Config) Complete(getenv func(string) string) (Completed, error) {
 	all := Completed{Config: c, Settings: map[string]Setting{},
 		Same: []bootstrap.Setting{{Name: "the version of GoCCL", Value: Version}}}
 	all.readAttempt(getenv)
-	err := all.findEtcd(getenv)
+	all.refuse(all.findEtcd(getenv))
 	for i := range options {
-		if wrong := options[i].complete(&all, getenv); err == nil {
-			err = wrong
-		}
+		all.refuse(options[i].complete(&all, getenv))
 	}
-	if err == nil {
-		err = all.checkRanks()
+	if len(all.Problems) == 0 {
+		all.refuse(all.checkRanks())
 	}
-	if err != nil {
-		return all, fault.Errorf(fault.ErrInvalidArgument, "init: %v", err)
+	if len(all.Problems) > 0 {
+		return all, fault.Errorf(fault.ErrInvalidArgument, "init: %s", strings.Join(all.Problems, "; "))
 	}
 	return all, nil
+}
+
+func (c *Completed) refuse(err error) {
+	if err != nil {
+		c.Problems = append(c.Problems, err.Error())
+	}
+}
+
+// Limit is how long Init may take, whatever else is wrong with the configuration.
+func (c Config) Limit(getenv func(string) string) time.Duration {
+	all, _ := c.Complete(getenv)
+	if all.Timeout <= 0 {
+		return DefaultTimeout
+	}
+	return all.Timeout
 }
 
 // readAttempt takes what tells an attempt of torchrun's from an earlier one. Where torchrun's

@@ -10,6 +10,9 @@ import (
 
 // The variables of the environment, beside those of packages rdma and logs.
 const (
+	EnvTimeout    = "GOCCL_TIMEOUT"
+	EnvGrace      = "GOCCL_LIVENESS_GRACE"
+	EnvMinSize    = "GOCCL_MIN_SIZE"
 	EnvTransport  = "GOCCL_TRANSPORT"
 	EnvNet        = "GOCCL_NET"
 	EnvThresholds = "GOCCL_THRESHOLDS"

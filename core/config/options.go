@@ -6,11 +6,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/bootstrap/etcd"
-	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/interfaces"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
@@ -22,56 +23,73 @@ import (
 type option struct {
 	variable string // "" where there is none
 	// text is where the value stands, if it is a text that the variable may give.
-	text  func(*Completed) *string
-	same  string                    // names it where ranks have different values; "" where they may
-	check check                     // nil: all is allowed
-	hide  func(given string) string // leaves what may be told of it; nil: all
+	text func(*Completed) *string
+	// number is the given value if it is no text, "" for 0. Its check puts what the variable gives
+	// into the field.
+	number func(*Completed) string
+	same   string                    // names it where ranks have different values; "" where they may
+	check  check                     // nil: all is allowed
+	hide   func(given string) string // leaves what may be told of it; nil: all
 }
 
-// check refuses what cannot be, and returns what is in effect. The given text is "" for what is no
-// text.
+// check refuses what cannot be, and returns what is in effect.
 type check func(c *Completed, given string) (effective string, err error)
 
 // options are all of them. Ranks compare them, and the environment is told, in this order.
 var options = []option{
-	{check: checkTimeout},
-	{check: checkGrace},
+	duration("timeout", EnvTimeout, DefaultTimeout,
+		func(c *Completed) *time.Duration { return &c.Timeout }),
+	duration("liveness grace", EnvGrace, DefaultLivenessGrace,
+		func(c *Completed) *time.Duration { return &c.LivenessGrace }),
 	{variable: EnvTransport, text: func(c *Completed) *string { return &c.Transport },
 		same: "the transport (" + EnvTransport + ")",
 		check: oneOf("transport", "the option or "+EnvTransport, "",
 			address.Shm, address.TCP, address.Verbs)},
 	{variable: EnvNet, text: func(c *Completed) *string { return &c.Net },
 		same:  "the network (" + EnvNet + ")",
-		check: oneOf("network", EnvNet, "", address.TCP, address.Verbs)},
-	{variable: rdma.EnvHCA, text: func(c *Completed) *string { return &c.HCA }},
-	{variable: rdma.EnvGIDIndex, text: func(c *Completed) *string { return &c.GIDIndex }},
-	{variable: EnvInterface, text: func(c *Completed) *string { return &c.Interface }},
+		check: oneOf("network", "the option or "+EnvNet, "", address.TCP, address.Verbs)},
+	{variable: rdma.EnvHCA, text: func(c *Completed) *string { return &c.HCA },
+		check: parsed("", func(s string) (string, error) { return s, rdma.CheckHCA(s) })},
+	{variable: rdma.EnvGIDIndex, text: func(c *Completed) *string { return &c.GIDIndex },
+		check: parsed("GID index (from the option or "+rdma.EnvGIDIndex+") is ",
+			func(s string) (string, error) {
+				if n, err := strconv.Atoi(s); s != "" && (err != nil || n < 0 || n > 255) {
+					return s, fmt.Errorf("%q, allowed are 0 to 255", s)
+				}
+				return s, nil
+			})},
+	{variable: EnvInterface, text: func(c *Completed) *string { return &c.Interface },
+		check: parsed("", func(s string) (string, error) {
+			_, err := interfaces.Parse(s)
+			return s, err
+		})},
 	{variable: EnvSecret, text: func(c *Completed) *string { return &c.Secret },
 		hide: func(string) string { return "(hidden)" }},
 	{variable: EnvThresholds, text: func(c *Completed) *string { return &c.Thresholds },
 		same: EnvThresholds,
-		check: parsed("thresholds (from "+EnvThresholds+") have", func(s string) (string, error) {
-			return s, new(tune.Thresholds).Set(s)
-		})},
+		check: parsed("thresholds (from the option or "+EnvThresholds+") have ",
+			func(s string) (string, error) { return s, new(tune.Thresholds).Set(s) })},
 	{variable: EnvSchedule, text: func(c *Completed) *string { return &c.AllToAllSchedule },
 		same: "the all-to-all schedule (" + EnvSchedule + ")",
-		check: parsed("all-to-all schedule (from the option or "+EnvSchedule+") is",
+		check: parsed("all-to-all schedule (from the option or "+EnvSchedule+") is ",
 			func(s string) (string, error) {
 				schedule, err := plan.ParseSchedule(s)
 				return schedule.String(), err
 			})},
 	{variable: EnvAlgorithms, text: func(c *Completed) *string { return &c.Algorithms },
 		same: "the choice of algorithms (" + EnvAlgorithms + ")",
-		check: parsed(EnvAlgorithms+" is", func(s string) (string, error) {
-			algorithms, err := tune.ParseAlgorithms(s)
-			return algorithms.String(), err
-		})},
+		check: parsed("algorithms (from the option or "+EnvAlgorithms+") are ",
+			func(s string) (string, error) {
+				algorithms, err := tune.ParseAlgorithms(s)
+				return algorithms.String(), err
+			})},
 	{variable: EnvLinks, text: func(c *Completed) *string { return &c.Links },
 		same: "what links cost (" + EnvLinks + ")",
-		check: parsed(EnvLinks+" is", func(s string) (string, error) {
+		check: parsed("links (from the option or "+EnvLinks+") are ", func(s string) (string, error) {
 			return s, new(tune.Links).Set(s)
 		})},
-	{same: "the least size", check: checkLeastSize},
+	{variable: EnvMinSize, number: func(c *Completed) string { return numeral(c.MinSize) },
+		same: "the least size (" + EnvMinSize + ")", check: checkMinSize},
 	{variable: EnvQuorum, text: func(c *Completed) *string { return &c.Quorum },
 		same: "the quorum (" + EnvQuorum + ")",
 		check: oneOf("quorum", "the option or "+EnvQuorum, QuorumMajority,
@@ -84,9 +102,12 @@ var options = []option{
 
 // complete reads and checks an option, and notes what was given.
 func (o *option) complete(c *Completed, getenv func(string) string) error {
-	value := new(string) // of what is no text
-	if o.text != nil {
+	value := new(string)
+	switch {
+	case o.text != nil:
 		value = o.text(c)
+	case o.number != nil:
+		*value = o.number(c)
 	}
 	source := SourceOption
 	if *value == "" && o.variable != "" {
@@ -119,26 +140,57 @@ func (o *option) shown(value string) string {
 	return o.hide(value)
 }
 
-func checkTimeout(c *Completed, _ string) (string, error) {
-	if c.Timeout < 0 {
-		return "", fmt.Errorf("timeout is %v, it must be positive", c.Timeout)
-	}
-	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
-	return "", nil
+// duration is an option that is one. Its variable needs a unit, so that nobody takes seconds for
+// milliseconds.
+func duration(
+	name, variable string, byDefault time.Duration, field func(*Completed) *time.Duration,
+) option {
+	return option{variable: variable,
+		number: func(c *Completed) string {
+			if d := *field(c); d != 0 {
+				return d.String()
+			}
+			return ""
+		},
+		check: func(c *Completed, given string) (string, error) {
+			value := field(c)
+			if *value < 0 {
+				return "", fmt.Errorf("%s is %v, it must be positive", name, *value)
+			}
+			if *value == 0 && given != "" {
+				d, err := time.ParseDuration(given)
+				if err != nil || d < time.Millisecond {
+					return "", fmt.Errorf("%s is %q (from %s), allowed are durations of at least 1 ms with "+
+						"their unit, such as \"500ms\", \"30s\" and \"1h30m\"", name, given, variable)
+				}
+				*value = d
+			}
+			*value = cmp.Or(*value, byDefault)
+			return value.String(), nil
+		}}
 }
 
-func checkGrace(c *Completed, _ string) (string, error) {
-	if c.LivenessGrace < 0 {
-		return "", fmt.Errorf("liveness grace is %v, it must be positive", c.LivenessGrace)
+// numeral is a number as a text; "" for 0.
+func numeral(n int) string {
+	if n == 0 {
+		return ""
 	}
-	c.LivenessGrace = cmp.Or(c.LivenessGrace, DefaultLivenessGrace)
-	return "", nil
+	return strconv.Itoa(n)
 }
 
-func checkLeastSize(c *Completed, _ string) (string, error) {
+func checkMinSize(c *Completed, given string) (string, error) {
+	if c.MinSize == 0 && given != "" {
+		n, err := strconv.Atoi(given)
+		if err != nil || n < 1 || n > bootstrap.MaxSize {
+			return "", fmt.Errorf("least size is %q (from %s), allowed are 1 to %d", given, EnvMinSize,
+				bootstrap.MaxSize)
+		}
+		c.MinSize = n
+	}
 	if c.MinSize < 0 || c.MinSize > bootstrap.MaxSize {
 		return "", fmt.Errorf("least size is %d, allowed are 0 to %d", c.MinSize, bootstrap.MaxSize)
 	}
+	c.MinSize = cmp.Or(c.MinSize, 1)
 	return strconv.Itoa(c.MinSize), nil
 }
 
@@ -175,28 +227,23 @@ func parsed(words string, parse func(string) (string, error)) check {
 	return func(_ *Completed, given string) (string, error) {
 		effective, err := parse(given)
 		if err != nil {
-			return "", fmt.Errorf("%s %w", words, err)
+			return "", fmt.Errorf("%s%w", words, err)
 		}
 		return effective, nil
 	}
 }
 
 // Verbs says how RDMA devices are to be used. The process has the library and the memory.
-func (c *Completed) Verbs() (transport.VerbsConfig, error) {
+func (c *Completed) Verbs() transport.VerbsConfig {
 	v := transport.VerbsConfig{HCA: c.HCA, GIDIndex: -1}
 	switch {
 	case c.Transport != "" && c.Transport != address.Verbs:
 		v.Off = fmt.Sprintf("transport %q is forced", c.Transport)
 	case c.Net == address.TCP:
-		v.Off = fmt.Sprintf("%s is %q", EnvNet, c.Net)
+		v.Off = fmt.Sprintf("network is %q (from the option or %s)", c.Net, EnvNet)
 	}
-	if c.GIDIndex != "" {
-		n, err := strconv.Atoi(c.GIDIndex)
-		if err != nil || n < 0 || n > 255 {
-			return v, fault.Errorf(fault.ErrInvalidArgument, "init: %s is %q, allowed are 0 to 255",
-				rdma.EnvGIDIndex, c.GIDIndex)
-		}
+	if n, err := strconv.Atoi(c.GIDIndex); err == nil {
 		v.GIDIndex = n
 	}
-	return v, nil
+	return v
 }

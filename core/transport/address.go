@@ -13,13 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/address"
+	"github.com/goccl/goccl/core/internal/interfaces"
 )
 
 // Check is for a process without peers: it tells what [Listen] would say of a configuration, and
 // what [address.Decide] would of the transport that is demanded. It does not listen.
 func Check(c Config, forced string) (problem string, err error) {
 	if c.Interface != "" {
-		if _, err := interfaceAddrs(c.Interface); err != nil {
+		if _, err := interfaces.Addresses(c.Interface); err != nil {
 			return "", err
 		}
 	}
@@ -145,33 +146,46 @@ func closeFDs(fds []int) {
 	}
 }
 
-// listenAddrs chooses the IP addresses to listen on, the preferred one first.
+// listenAddrs chooses the IP addresses to listen on, the preferred one first. Of the interfaces
+// that an exclusion leaves, that of the route to the store comes first.
 func listenAddrs(iface, storeHost string) ([]netip.Addr, error) {
-	if iface != "" {
-		return interfaceAddrs(iface)
+	if iface == "" {
+		return routeAddrs(storeHost), nil
 	}
+	allowed, err := interfaces.Addresses(iface)
+	if err == nil && strings.HasPrefix(iface, "^") {
+		route := routeAddrs(storeHost)[0]
+		if i := slices.Index(allowed, route); i > 0 && !route.IsLoopback() {
+			allowed = slices.Insert(slices.Delete(allowed, i, i+1), 0, route)
+		}
+	}
+	return allowed, err
+}
+
+// routeAddrs chooses the addresses to listen on where no interface is named.
+func routeAddrs(storeHost string) []netip.Addr {
 	if storeHost != "" {
 		a, err := routeTo(storeHost)
 		if err == nil && !a.IsLoopback() {
-			return []netip.Addr{a}, nil
+			return []netip.Addr{a}
 		}
 		literal, perr := netip.ParseAddr(storeHost)
 		if err == nil && (storeHost == "localhost" || perr == nil && literal.IsLoopback()) {
-			return []netip.Addr{a}, nil
+			return []netip.Addr{a}
 		}
 		// A host's own name often stands for a loopback address in its /etc/hosts, while other
 		// hosts know it by a real one. So the default route is asked, and loopback comes second.
 		if err == nil {
 			if d, ok := defaultRoute(); ok {
-				return []netip.Addr{d, a}, nil
+				return []netip.Addr{d, a}
 			}
-			return []netip.Addr{a}, nil
+			return []netip.Addr{a}
 		}
 	}
 	if d, ok := defaultRoute(); ok {
-		return []netip.Addr{d}, nil
+		return []netip.Addr{d}
 	}
-	return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}, nil
+	return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 }
 
 // defaultRoute is the local address of the default route, if there is one. The addresses asked
@@ -193,48 +207,6 @@ func routeTo(host string) (netip.Addr, error) {
 	}
 	defer c.Close()
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
-}
-
-// InterfaceError tells why the network interface that was asked for cannot be listened on.
-type InterfaceError struct{ text string }
-
-func (e *InterfaceError) Error() string { return e.text }
-
-// interfaceAddrs lists an interface's addresses: IPv4 first, link-local IPv6 never, because its
-// scope has no meaning on another host.
-func interfaceAddrs(name string) ([]netip.Addr, error) {
-	i, err := net.InterfaceByName(name)
-	if err != nil {
-		var names []string
-		if all, err := net.Interfaces(); err == nil {
-			for _, i := range all {
-				names = append(names, i.Name)
-			}
-		}
-		return nil, &InterfaceError{fmt.Sprintf(
-			"interface is %q (from the option or GOCCL_SOCKET_IFNAME), this host has %s",
-			name, strings.Join(names, ", "))}
-	}
-	addrs, err := i.Addrs()
-	if err != nil {
-		return nil, fmt.Errorf("addresses of network interface %q: %w", name, err)
-	}
-	var l []netip.Addr
-	for _, a := range addrs {
-		if n, ok := a.(*net.IPNet); ok {
-			if ip, ok := netip.AddrFromSlice(n.IP); ok && !ip.Unmap().IsLinkLocalUnicast() {
-				l = append(l, ip.Unmap())
-			}
-		}
-	}
-	if len(l) == 0 {
-		return nil, &InterfaceError{fmt.Sprintf(
-			"interface is %q (from the option or GOCCL_SOCKET_IFNAME), "+
-				"which has no address that other hosts could reach: give it one, or name another "+
-				"interface", name)}
-	}
-	slices.SortStableFunc(l, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
-	return l, nil
 }
 
 // newProcessID is random.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/internal/errtext"
+	"github.com/goccl/goccl/core/internal/interfaces"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/rdma"
 )
@@ -90,9 +91,15 @@ func choosePort(c Config, addrs []netip.Addr) (library *rdma.Library, choice rdm
 	if err != nil {
 		return nil, choice, err
 	}
-	choice, err = rdma.Choose(ports,
-		rdma.Want{HCA: c.Verbs.HCA, GIDIndex: c.Verbs.GIDIndex, Interface: c.Interface,
-			NetAddr: addrs})
+	want := rdma.Want{HCA: c.Verbs.HCA, GIDIndex: c.Verbs.GIDIndex, NetAddr: addrs}
+	if c.Interface != "" {
+		selected, err := interfaces.Parse(c.Interface)
+		if err != nil {
+			return library, choice, err
+		}
+		want.OnTCP = selected.Allows
+	}
+	choice, err = rdma.Choose(ports, want)
 	return library, choice, err
 }
 

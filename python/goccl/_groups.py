@@ -73,8 +73,7 @@ class Description:
         timeout: of an operation that has none of its own.
         liveness_grace: how long a host may acknowledge nothing.
         settings: what was set, and how, by the name of the option, or of the variable where there
-            is no option. What no variable can set (timeout, liveness_grace) has an attribute of its
-            own.
+            is no option.
     """
 
     name: str

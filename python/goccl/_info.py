@@ -7,6 +7,8 @@ import argparse
 import json
 import os
 import platform
+import subprocess
+import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,12 +16,22 @@ from pathlib import Path
 from typing import Any
 
 import goccl
-from goccl import _limits, _native, _plan
+from goccl import _command, _limits, _native, _plan
 from goccl._options import SETTINGS, VARIABLES, shown
 
 _COLUMNS = 100
 _PREFIX = "GOCCL_"
 _MOST_RANKS = 65536
+_ASK_LIMIT = 60  # seconds
+_ASK = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+text, needed = ctypes.create_string_buffer(1 << 20), ctypes.c_size_t()
+if library.goccl_info(text, ctypes.c_size_t(len(text)), ctypes.byref(needed)):
+    library.goccl_last_error.restype = ctypes.c_char_p
+    sys.exit(library.goccl_last_error().decode())
+print(text.value.decode())
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,21 +54,23 @@ def _ranks(text: str) -> int:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Prints the report. The exit status is 1 where goccl cannot be used at all."""
+    """Prints the report. The exit status is 1 where there is a problem: no group could be made."""
     ranks = args.ranks or len(os.sched_getaffinity(0))
     if args.plan:
         return _plan.main(args, ranks)
     report = collect(ranks)
     print(json.dumps(report, indent=2) if args.json else render(report))
-    return 0 if report["problem"] is None else 1
+    return 1 if report["problems"] else 0
 
 
 def collect(ranks: int) -> dict[str, Any]:
-    """Returns the report as plain data. What cannot be found out is None, and "problem" says why.
+    """Returns the report as plain data. What cannot be found out is None. "problems" has all for
+    which no group could be made.
 
     Args:
         ranks: of a job; limits that are too low for so many are warned of.
     """
+    core, problems = _ask_core()
     report: dict[str, Any] = {
         "goccl": goccl.__version__,
         "go": _native.built_with_go(),
@@ -66,25 +80,57 @@ def collect(ranks: int) -> dict[str, Any]:
         "installed_in": str(Path(goccl.__file__).parent),
         "settings": _settings(),
         "environment": _environment(),
-        "transports": None,
-        "warnings": [],
-        "problem": None,
+        "library": core.get("version"),
+        "domains": core.get("domains"),
+        "domain": core.get("domain"),
+        "transports": core.get("transports"),
+        "warnings": core.get("warnings", []),
+        "problems": problems,
     }
-    try:
-        core = json.loads(_native.load().info())
-    except Exception as error:  # the report is most wanted where something is broken
-        report["problem"] = str(error) or repr(error)
-    else:
-        report["library"] = core.get("version")
-        report["domains"], report["domain"] = core.get("domains"), core.get("domain")
-        report["transports"] = core.get("transports", {})
-        report["warnings"] = core.get("warnings", [])
-        report["problem"] = core.get("problem") or None
     verbs = bool(report["transports"] and report["transports"].get("verbs", {}).get("usable"))
     report["ranks"] = ranks
     report["limits"] = [asdict(limit) for limit in _limits.collect(ranks, verbs)]
     report["warnings"] += [limit["warning"] for limit in report["limits"] if limit["warning"]]
     return report
+
+
+def _ask_core() -> tuple[dict[str, Any], list[str]]:
+    """Returns what the core says of this host, {} where it cannot be asked, and all problems."""
+    problems = []
+    try:
+        core = json.loads(_native.load().info())
+    except ImportError as error:  # torch or goccl._C is to blame: the core may work without them
+        problems.append(_why(error))
+        core, problem = _ask_library()
+        problems += [problem] if problem else []
+    except Exception as error:  # the report is most wanted where something is broken
+        return {}, [_why(error)]
+    return core, problems + core.get("problems", [])
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        return _command.missing("torch", "torch") or str(error)
+    return str(error) or repr(error)
+
+
+def _ask_library() -> tuple[dict[str, Any], str]:
+    """Asks libgoccl.so without torch, in a process of its own: it may end that."""
+    path = Path(goccl.__file__).parent / "lib" / "libgoccl.so"
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", _ASK, path],
+            capture_output=True,
+            text=True,
+            timeout=_ASK_LIMIT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {}, f"{path} does not answer within {_ASK_LIMIT} seconds"
+    if asked.returncode == 0:
+        return json.loads(asked.stdout), ""
+    lines = asked.stderr.strip().splitlines() or [f"it ends with status {asked.returncode}"]
+    return {}, f"{path} cannot be used: {lines[-1]}; reinstall the goccl package"
 
 
 def render(report: dict[str, Any]) -> str:
@@ -114,8 +160,8 @@ def render(report: dict[str, Any]) -> str:
     lines.append("")
     for warning in report["warnings"]:
         lines += _folded(f"WARNING     {warning}")
-    if report["problem"] is not None:
-        lines += _folded(f"PROBLEM     {report['problem']}")
+    for problem in report["problems"]:
+        lines += _folded(f"PROBLEM     {problem}")
     if report["transports"] is None:
         lines.append("transports  unknown: the core could not be asked")
     else:

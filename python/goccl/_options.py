@@ -67,7 +67,18 @@ def _duration(name: str, value: object) -> timedelta:
 def _size(name: str, value: object) -> int:
     if type(value) is not int:
         raise TypeError(f"goccl.Options: `{name}` is {value!r}, it must be an int")
-    if not 1 <= value <= 65536:
+    if not 0 <= value <= 65536:
+        allowed = _SETTING[name].allowed
+        raise ValueError(f"goccl.Options: `{name}` is {value}, allowed are {allowed}")
+    return value
+
+
+def _gid_index(name: str, value: object) -> int | None:
+    if value is None:
+        return None
+    if type(value) is not int:
+        raise TypeError(f"goccl.Options: `{name}` is {value!r}, it must be an int")
+    if not 0 <= value <= 255:
         allowed = _SETTING[name].allowed
         raise ValueError(f"goccl.Options: `{name}` is {value}, allowed are {allowed}")
     return value
@@ -75,6 +86,10 @@ def _size(name: str, value: object) -> int:
 
 def _timeout(name: str, value: object) -> timedelta | None:
     return None if value is None else _duration(name, value)
+
+
+_DURATION = 'the variable takes a number with its unit, as "500ms", "30s", "10m" and "1h30m"'
+_ANY_TEXT = _text(r"[^\0]*")
 
 
 def _setting(check: Callable[[str, object], object], **words: Any) -> dict[str, Any]:
@@ -89,11 +104,13 @@ class OptionFields:
         default=None,
         metadata=_setting(
             _timeout,
+            variable="GOCCL_TIMEOUT",
             default="that of the group: 30 minutes, as in torch",
-            allowed="None, or a timedelta of at least 1 ms",
+            allowed=f"None, or a timedelta of at least 1 ms; {_DURATION}",
             about="How long making the group and every operation may take. None is for the timeout"
-            " of the group; before there is a group it reads as torch's default of 30"
-            " minutes.",
+            " of the group; before there is a group it reads as torch's default of 30 minutes. The"
+            " variable holds where the program gives no timeout. One of 30 minutes counts as none:"
+            " torch gives it by itself.",
         ),
     )
     transport: str = field(
@@ -111,26 +128,28 @@ class OptionFields:
     interface: str = field(
         default="",
         metadata=_setting(
-            _text(r"[^\0]*"),
+            _ANY_TEXT,
             variable="GOCCL_SOCKET_IFNAME",
             default="that of the route to the store",
-            allowed='names of network interfaces, such as "eth0", and ""',
-            about="The network interface to listen on.",
+            allowed='names, or what they begin with, as "eth,ib0"; "=" in front: whole names; "^":'
+            ' all others; ""',
+            about="The network interfaces to listen on, as in NCCL_SOCKET_IFNAME.",
         ),
     )
     liveness_grace: timedelta = field(
         default=timedelta(0),
         metadata=_setting(
             _duration,
+            variable="GOCCL_LIVENESS_GRACE",
             default="10 seconds",
-            allowed="a timedelta of at least 1 ms, or 0: the default",
+            allowed=f"a timedelta of at least 1 ms, or 0: the default; {_DURATION}",
             about="A host that acknowledges nothing for so long is given up.",
         ),
     )
     secret: str = field(
         default="",
         metadata=_setting(
-            _text(r"[^\0]*"),
+            _ANY_TEXT,
             variable="GOCCL_SECRET",
             default="a random one, which rank 0 hands out through the store",
             allowed="any text without NUL, best 32 random bytes or more",
@@ -154,11 +173,12 @@ class OptionFields:
         ),
     )
     min_size: int = field(
-        default=1,
+        default=0,
         metadata=_setting(
             _size,
+            variable="GOCCL_MIN_SIZE",
             default="1",
-            allowed="1 to 65536",
+            allowed="1 to 65536, or 0: the default",
             about="With fewer members the group does not go on after a failure: see goccl.elastic.",
             same=True,
         ),
@@ -188,6 +208,75 @@ class OptionFields:
             same=True,
         ),
     )
+    net: str = field(
+        default="",
+        metadata=_setting(
+            _text("|tcp|verbs"),
+            variable="GOCCL_NET",
+            default="RDMA between hosts that have ports of one kind, else TCP",
+            allowed='"tcp", "verbs" and ""',
+            about="What joins ranks that share no memory.",
+            same=True,
+        ),
+    )
+    ib_hca: str = field(
+        default="",
+        metadata=_setting(
+            _ANY_TEXT,
+            variable="GOCCL_IB_HCA",
+            default="all RDMA devices",
+            allowed='names or what they begin with, as "mlx5_0,mlx5_1:2"; "=" in front: whole'
+            ' names; "^": all others',
+            about="The RDMA devices to choose from, as in NCCL_IB_HCA.",
+        ),
+    )
+    ib_gid_index: int | None = field(
+        default=None,
+        metadata=_setting(
+            _gid_index,
+            variable="GOCCL_IB_GID_INDEX",
+            default="RoCE v2's, of TCP's address where the port has that",
+            allowed="0 to 255",
+            about="The GID of the RDMA port.",
+        ),
+    )
+    algorithms: str = field(
+        default="",
+        metadata=_setting(
+            _ANY_TEXT,
+            variable="GOCCL_ALGO",
+            default="any",
+            allowed="collectives with their algorithms, as "
+            '"allreduce:two_shot;broadcast:flat,direct"; "^" in front: all others; radices in'
+            " parentheses",
+            about="The algorithms that collectives may use. One that cannot run in a group is an "
+            "error.",
+            same=True,
+        ),
+    )
+    thresholds: str = field(
+        default="",
+        metadata=_setting(
+            _ANY_TEXT,
+            variable="GOCCL_THRESHOLDS",
+            default="those built in",
+            allowed='names with bytes, as "one_shot_max=16384,pipeline_min=0"',
+            about="Sizes at which algorithms give way to others. `goccl tune` measures them.",
+            same=True,
+        ),
+    )
+    links: str = field(
+        default="",
+        metadata=_setting(
+            _ANY_TEXT,
+            variable="GOCCL_LINKS",
+            default="those built in",
+            allowed="kinds with latency, overhead and gap, as"
+            ' "memory=250:100:100,tcp=15000:4000:320"',
+            about="What messages cost, by which algorithms are chosen. `goccl tune` measures it.",
+            same=True,
+        ),
+    )
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -204,50 +293,6 @@ _SETTING = {name: Setting(option=name, **o.metadata["words"]) for name, o in OPT
 
 SETTINGS: tuple[Setting, ...] = (
     *_SETTING.values(),
-    Setting(
-        variable="GOCCL_NET",
-        default="RDMA between hosts that have ports of one kind, else TCP",
-        allowed='"tcp", "verbs" and ""',
-        about="What joins ranks that share no memory.",
-        same=True,
-    ),
-    Setting(
-        variable="GOCCL_IB_HCA",
-        default="all RDMA devices",
-        allowed='names or what they begin with, as "mlx5_0,mlx5_1:2"; "=" in front: whole names;'
-        ' "^": all others',
-        about="The RDMA devices to choose from.",
-    ),
-    Setting(
-        variable="GOCCL_IB_GID_INDEX",
-        default="RoCE v2's, of TCP's address where the port has that",
-        allowed="0 to 255",
-        about="The GID of the RDMA port.",
-    ),
-    Setting(
-        variable="GOCCL_THRESHOLDS",
-        default="those built in",
-        allowed='names with bytes, as "one_shot_max=16384,pipeline_min=0"',
-        about="Sizes at which algorithms give way to others. `goccl tune` measures them.",
-        same=True,
-    ),
-    Setting(
-        variable="GOCCL_ALGO",
-        default="any",
-        allowed="collectives with their algorithms, as "
-        '"allreduce:two_shot;broadcast:flat,direct"; "^" in'
-        " front: all others; radices in parentheses",
-        about="The algorithms that collectives may use. One that cannot run in a group is an "
-        "error.",
-        same=True,
-    ),
-    Setting(
-        variable="GOCCL_LINKS",
-        default="those built in",
-        allowed='kinds with latency, overhead and gap, as "memory=250:100:100,tcp=15000:4000:320"',
-        about="What messages cost, by which algorithms are chosen. `goccl tune` measures it.",
-        same=True,
-    ),
     Setting(
         variable="GOCCL_STORE",
         default="the store that the group is given",

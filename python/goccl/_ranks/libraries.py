@@ -52,7 +52,7 @@ def core_library(transport: str, schedule: str = "", *, hosts: bool = False) -> 
     """
     environment = {"GOCCL_TRANSPORT": transport}
     if not hosts:
-        environment["GOCCL_SOCKET_IFNAME"] = "lo"
+        environment["GOCCL_SOCKET_IFNAME"] = "=lo"
     if transport == MAPPED:
         environment |= {"GOCCL_TRANSPORT": "shm", MAPPED_VARIABLE: "1"}
     if schedule:

@@ -240,6 +240,105 @@ def test_a_slow_rank_is_named_once():
     ]
 
 
+@pytest.mark.parametrize(
+    ("hosts", "transport", "fields", "text"),
+    [
+        (1, "shm", {"latency_us": 50.0}, None),
+        (
+            1,
+            "shm",
+            {"latency_us": 211.0},
+            "latency of 211 us between ranks 0 and 1 by shm on one host; at most 50 us are usual",
+        ),
+        (1, "tcp", {"latency_us": 150.0}, None),
+        (1, "tcp", {"latency_us": 151.0}, "latency of 151 us between ranks 0 and 1 by tcp on one"),
+        (2, "tcp", {"latency_us": 900.0}, None),
+        (
+            2,
+            "tcp",
+            {"latency_us": 1100.0},
+            "latency of 1.1e+03 us between ranks 0 and 1 by tcp bet",
+        ),
+        (
+            2,
+            "verbs",
+            {"latency_us": 151.0},
+            "latency of 151 us between ranks 0 and 1 by verbs betw",
+        ),
+        (1, "shm", {"up_GBps": 5.0, "down_GBps": 10.0}, None),
+        (
+            1,
+            "shm",
+            {"up_GBps": 11.0, "down_GBps": 33.0},
+            "bandwidth of 11 GB/s from rank 0 to rank 1, and of 33 GB/s the other way, by shm on",
+        ),
+        (
+            1,
+            "shm",
+            {"up_GBps": 1.0, "down_GBps": 1.5},
+            "bandwidth of 1 GB/s from rank 0 to rank 1 by shm on one host; their own copies in",
+        ),
+        (1, "shm", {"up_GBps": 1.25, "down_GBps": 1.5}, None),
+        (
+            2,
+            "tcp",
+            {"up_GBps": 0.5, "down_GBps": 0.05},
+            "bandwidth of 0.05 GB/s from rank 1 to rank 0 by tcp between hosts; 0.1 GB/s at least",
+        ),
+        (2, "tcp", {"up_GBps": 0.11, "down_GBps": 0.12}, None),
+    ],
+)
+def test_a_pair_beyond_what_idle_hosts_keep(hosts, transport, fields, text):
+    odd = change(job(2, hosts), (0, 1), transport=transport, **fields)
+    odd.facts = {
+        rank: Facts(**{**vars(facts), "copy_GBps": 12.0}) for rank, facts in odd.facts.items()
+    }
+    findings = found(odd)
+    if text is None:
+        assert findings == []
+    else:
+        ((ranks, told),) = findings
+        assert ranks == [0, 1]
+        assert told.startswith(text)
+
+
+def test_ranks_of_one_cpu_take_turns():
+    odd = change(job(2), (0, 1), latency_us=5000.0)
+    odd.facts[1] = Facts(**{**vars(odd.facts[1]), "cpus": 1})
+    assert judge(odd) == []
+
+
+def test_many_pairs_beyond_a_limit_are_one_finding():
+    odd = job(4)
+    for pair in odd.pairs:
+        change(odd, pair, latency_us=200.0 + pair[1])
+    ((ranks, text),) = found(odd)
+    assert ranks == [0, 1, 2, 3]
+    assert text.startswith("latency of 203 us between ranks 0 and 3 by shm on one host; at most 50")
+    assert text.endswith("; so it is with 6 pairs, and this is the worst")
+
+
+def test_a_busy_host_is_named_and_not_its_ranks():
+    odd = change(job(2), (0, 1), latency_us=211.0, up_GBps=1.0)
+    for rank in odd.facts:
+        odd.facts[rank] = Facts(**{**vars(odd.facts[rank]), "load": 3.1, "host_cpus": 4})
+    ((ranks, text),) = found(odd)
+    assert ranks == [0, 1]
+    assert text.startswith(
+        "host host0 (ranks 0 and 1) was busy before the ranks came: a load of 3.1 with 4 CPUs. "
+        "That may explain this: bandwidth of 1 GB/s from rank 0 to rank 1, and of 10 GB/s the"
+    )
+    assert "other programs kept" in report.text(odd, judge(odd)).lower()
+
+
+def test_a_busy_host_on_which_all_is_well():
+    well = job(2)
+    well.facts[0] = Facts(**{**vars(well.facts[0]), "load": 2.0})
+    assert judge(well) == []
+    assert "Other programs kept CPUs busy on host0" in report.text(well, [])
+    assert "Other programs" not in report.text(job(2), [])
+
+
 def test_pairs_of_another_kind_are_not_compared():
     odd = job(4, hosts=2)
     assert {joint.latency_us for joint in odd.pairs.values()} == {1.0, 20.0}

@@ -7,6 +7,8 @@ not come, or falls silent, is named; all other pairs are measured none the less.
 
 A pair is odd beside the pairs of its kind, which have the same transport and share a host, or do
 not: with more than three times their median latency, or less than half of their median bandwidth.
+A pair is also odd by itself: beyond a limit that idle hosts keep, or with less than half of the
+bandwidth one way. Where other programs kept a host busy, the finding is about that host.
 """
 
 from __future__ import annotations

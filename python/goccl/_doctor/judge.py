@@ -17,6 +17,9 @@ _SLOWER_BY_US = 5.0  # and so much more than it: caches make smaller differences
 _NARROWER = 0.5  # of the median of like pairs: an odd bandwidth
 _LEAST_PAIRS = 3  # of a kind, to have a median that means something
 _CLOCK = 0.1  # seconds
+_ONE_WAY = 0.5  # of the bandwidth the other way: odd
+_COPY = 0.1  # of a rank's own copies in memory: odd for shared memory
+_BUSY = 0.5  # of a host's CPUs: a load that explains slow ranks
 MEET, SMALL, LARGE = STEPS = ("meet", "small", "large")  # what a pair does, one after the other
 _TRANSPORTS = ("mem", "shm", "verbs", "tcp")  # the best first
 
@@ -34,6 +37,11 @@ class Facts:
         cpus: that it may use.
         versions: by the name of the software.
         settings: of environment variables that are set, by name; a secret is "(hidden)".
+        load: how many programs ran on the host in the last minute, in the mean, before the ranks
+            came.
+        host_cpus: all that the host has; 0 where that is not known.
+        copy_GBps: of the rank's own copies in memory, in 10^9 bytes a second; 0 where that is not
+            known.
     """
 
     host: str
@@ -42,6 +50,14 @@ class Facts:
     cpus: int
     versions: dict[str, str]
     settings: dict[str, str]
+    load: float = 0.0
+    host_cpus: int = 0
+    copy_GBps: float = 0.0  # noqa: N815  the unit's own spelling
+
+    @property
+    def busy(self) -> bool:
+        """Whether other programs kept so many CPUs of the host that ranks may be slow."""
+        return self.load > _BUSY * (self.host_cpus or self.cpus)
 
 
 @dataclass(frozen=True)
@@ -119,14 +135,16 @@ def judge(job: Job) -> list[Finding]:
     Returns:
         The findings; none where all is well.
     """
+    slow, narrow = list(_slow(job, _LATENCY)), list(_slow(job, _BANDWIDTH))
     return [
         *_absent(job),
         *_unreachable(job),
         *_stuck(job),
         *_different(job),
         *_transports(job),
-        *_slow(job, _LATENCY),
-        *_slow(job, _BANDWIDTH),
+        *slow,
+        *narrow,
+        *_beyond_limits(job, slow, narrow),
         *_clocks(job),
     ]
 
@@ -387,6 +405,123 @@ def _name(
             between = f"from rank {a} to rank {b}" if one_way else f"between ranks {a} and {b}"
             text = f"{measure.what} of {value:.3g} {measure.unit} {between}; {beside}"
             yield Finding(sorted((a, b)), text, check)
+
+
+@dataclass(frozen=True)
+class _Limit:
+    """What an idle host keeps, with much to spare, by the transport.
+
+    Attributes:
+        latency_us: of an exchange of 4 bytes.
+        GBps: of messages, in 10^9 bytes a second; 0 where it is told by copies in memory.
+    """
+
+    latency_us: float
+    GBps: float
+
+
+# By transport, and whether the ranks share a host. Usual are 0.3 to 15 us through shared memory, 10
+# to 40 us and 1 to 8 GB/s through loopback, 20 to 200 us between hosts of one data centre, and 2 to
+# 10 us by RDMA, 20 to 60 us where software does it. A network of 1 Gbit/s carries 0.117 GB/s.
+_LIMITS = {
+    ("mem", True): _Limit(50.0, 0.0),
+    ("shm", True): _Limit(50.0, 0.0),
+    ("tcp", True): _Limit(150.0, 0.3),
+    ("tcp", False): _Limit(1000.0, 0.1),
+    ("verbs", True): _Limit(150.0, 0.3),
+    ("verbs", False): _Limit(150.0, 0.3),
+}
+
+
+@dataclass(frozen=True)
+class _Beyond:
+    """A pair that is beyond a limit: text and check as of a Finding, and by how many times."""
+
+    pair: Pair
+    text: str
+    check: str
+    times: float
+
+
+def _beyond_limits(
+    job: Job, slow: Sequence[Finding], narrow: Sequence[Finding]
+) -> Iterable[Finding]:
+    """What is odd of a pair by itself, whatever others do. A busy host is named instead of the
+    pairs that it explains; of many alike the worst is. slow, narrow: what comparisons have found,
+    which is not said again."""
+    found: dict[tuple[str, str, bool], list[_Beyond]] = defaultdict(list)
+    explained: dict[str, list[_Beyond]] = defaultdict(list)
+    for (a, b), joint in sorted(job.pairs.items()):
+        within = job.facts[a].where == job.facts[b].where
+        busy = [rank for rank in (a, b) if job.facts[rank].busy]
+        for kind, beyond in _beyond_limit(job, (a, b), joint, within):
+            known = slow if kind == "latency" else narrow
+            if any({a, b} >= set(finding.ranks) for finding in known):
+                continue
+            if busy:
+                explained[job.facts[busy[0]].where].append(beyond)
+            else:
+                found[kind, joint.transport, within].append(beyond)
+    for alike in found.values():
+        worst = max(alike, key=lambda beyond: beyond.times)
+        more = f"; so it is with {len(alike)} pairs, and this is the worst" if alike[1:] else ""
+        ranks = _members(beyond.pair for beyond in alike)
+        yield Finding(ranks, worst.text + more, worst.check)
+    for where, beyonds in explained.items():
+        ranks = [rank for rank, facts in sorted(job.facts.items()) if facts.where == where]
+        facts = max((job.facts[rank] for rank in ranks), key=lambda facts: facts.load)
+        worst = max(beyonds, key=lambda beyond: beyond.times)
+        yield Finding(
+            ranks,
+            f"host {_host(job, where)} was busy before the ranks came: a load of {facts.load:.1f} "
+            f"with {facts.host_cpus or facts.cpus} CPUs. That may explain this: {worst.text}",
+            "what else runs there (top), and measure again when the host is idle",
+        )
+
+
+def _beyond_limit(
+    job: Job, pair: Pair, joint: Joint, within: bool
+) -> Iterable[tuple[str, _Beyond]]:
+    """What of a pair is beyond a limit, each with its kind."""
+    limit = _LIMITS.get((joint.transport, within))
+    if limit is None or _takes_turns(job, pair, within):
+        return
+    a, b = pair
+    place = "on one host" if within else "between hosts"
+    by = f"by {joint.transport} {place}"
+    if joint.did(SMALL) and joint.latency_us > limit.latency_us:
+        text = (
+            f"latency of {joint.latency_us:.3g} us between ranks {a} and {b} {by}; at most "
+            f"{limit.latency_us:.3g} us are usual on idle hosts"
+        )
+        check = _LATENCY.check_host if within else _LATENCY.check_route
+        yield "latency", _Beyond(pair, text, check, joint.latency_us / limit.latency_us)
+    if not joint.did(LARGE):
+        return
+    check = _BANDWIDTH.check_host if within else _BANDWIDTH.check_route
+    ways = sorted([(joint.up_GBps, a, b), (joint.down_GBps, b, a)])
+    (less, low, high), (most, _, _) = ways
+    copy = min(job.facts[rank].copy_GBps for rank in pair)
+    least = limit.GBps or _COPY * copy
+    if less < least:
+        why = (
+            f"{least:.2g} GB/s at least are usual"
+            if limit.GBps
+            else f"their own copies in memory reach {copy:.3g} GB/s"
+        )
+        text = f"bandwidth of {less:.3g} GB/s from rank {low} to rank {high} {by}; {why}"
+        yield "bandwidth", _Beyond(pair, text, check, least / less if less else float("inf"))
+    elif less < _ONE_WAY * most:
+        text = (
+            f"bandwidth of {less:.3g} GB/s from rank {low} to rank {high}, and of {most:.3g} GB/s "
+            f"the other way, {by}"
+        )
+        yield "one way", _Beyond(pair, text, check, most / less if less else float("inf"))
+
+
+def _takes_turns(job: Job, pair: Pair, within: bool) -> bool:
+    """Whether two ranks have one CPU, so that each message waits for the kernel's scheduler."""
+    return within and min(job.facts[rank].cpus for rank in pair) < 2
 
 
 def _clocks(job: Job) -> Iterable[Finding]:

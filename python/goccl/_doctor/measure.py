@@ -19,6 +19,7 @@ _BYTES = (64 << 10, 512 << 10, 4 << 20)  # of a message that tells the bandwidth
 _LONG = 0.05  # seconds of a message: a larger one would not tell more
 _BLOCK = 0.002  # seconds of a block of messages: few are interrupted
 _ALL = 0.1  # seconds of all blocks, or calls, but for the least number
+_COPIES = 20
 _MOST_BLOCKS, _MOST_CALLS = 20, 5000
 
 
@@ -99,6 +100,21 @@ def measure(store: Any, pair: Pair, rank: int, timeout: float) -> Half:
     except (RuntimeError, ValueError) as error:
         return replace(half, failed=step, error=_cause(error, name, step, timeout))
     return half
+
+
+def copies() -> float:
+    """Bytes a second of this process's copies in memory, of the largest message, at their best."""
+    import torch
+
+    source = torch.ones(_BYTES[-1], dtype=torch.uint8)
+    target = torch.empty_like(source)
+
+    def spent() -> float:
+        start = time.perf_counter()
+        target.copy_(source)
+        return time.perf_counter() - start
+
+    return _BYTES[-1] / min(spent() for _ in range(_COPIES))
 
 
 def first_line(error: BaseException) -> str:

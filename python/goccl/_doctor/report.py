@@ -22,13 +22,14 @@ def text(job: Job, findings: Sequence[Finding]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in job.facts[0].versions.items())
     lines = [f"{job.size} ranks, {hosts} host{'' if hosts == 1 else 's'}: {versions}", ""]
     lines += _table(
-        ["rank", "host", "pid", "CPUs", "interface", "clock"],
+        ["rank", "host", "pid", "CPUs", "load", "interface", "clock"],
         [
             [
                 str(rank),
                 facts.host,
                 str(facts.pid),
                 str(facts.cpus),
+                f"{facts.load:.1f}",
                 job.interfaces.get(rank, "-"),
                 f"{clocks(job)[rank] * 1e3:+.1f} ms" if rank in clocks(job) else "-",
             ]
@@ -55,6 +56,11 @@ def text(job: Job, findings: Sequence[Finding]) -> str:
         lines += _folded("       ", f"Check {finding.check}.")
     if not findings:
         lines.append("Nothing is odd.")
+    busy = dict.fromkeys(facts.host for facts in job.facts.values() if facts.busy)
+    if busy:
+        lines += _folded(
+            "", f"Other programs kept CPUs busy on {', '.join(busy)}: an idle host may do better."
+        )
     return "\n".join(lines)
 
 

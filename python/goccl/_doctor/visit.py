@@ -22,7 +22,7 @@ from goccl._options import VARIABLES, shown
 
 from .judge import MEET, STEPS, Facts, Job, Joint
 from .launch import Place
-from .measure import Half, first_line, measure
+from .measure import Half, copies, first_line, measure
 from .pairs import Pair, batches
 
 _STEPS = 2  # timeouts that one pair may take: to join, and in a step
@@ -198,6 +198,9 @@ def facts() -> Facts:
             "Python": platform.python_version(),
         },
         settings=settings,
+        load=os.getloadavg()[0],
+        host_cpus=os.cpu_count() or 0,
+        copy_GBps=copies() / 1e9,
     )
 
 

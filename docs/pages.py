@@ -105,6 +105,8 @@ def describe_command(parser: argparse.ArgumentParser) -> str:
         if named:
             parts.append(f"{str(group.title).capitalize()}:\n\n{HEAD}{''.join(rows)}")
     parts.insert(1, f"{HEAD}{''.join(plain)}")
+    if parser.epilog:
+        parts.append(f"```text\n{parser.epilog}\n```\n")
     return "\n".join(parts)
 
 

@@ -349,7 +349,7 @@ def test_tables_and_charts_are_made_of_a_comparison(tmp_path):
         "2,4,near,5.00,10.00,2.00\n2,64,near,6.00,-,-\n"
     )
     assert (tmp_path / "allreduce.csv").read_text() == table
-    assert "gloo/tcp near" in (tmp_path / "allreduce.svg").read_text()
+    assert "Gloo, TCP" in (tmp_path / "allreduce.svg").read_text()
     start = "|  | init, s | first call, ms | PSS a rank, MB |\n| ---: | ---: | ---: | ---: |\n"
     with comparison.open("a") as file:
         file.write(f"\n{start}| `goccl/shm` | 0.100 | 2.00 | 9.0 |\n| `gloo/tcp` | - | - | - |\n")

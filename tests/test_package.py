@@ -1,12 +1,15 @@
 """The package: how torch finds it, what it says where it cannot work, the command line, the build
 backend."""
 
+import argparse
 import copy
+import importlib
 import importlib.util
 import json
 import os
 import pickle
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -356,6 +359,19 @@ def test_help_is_a_sentence(command, capsys):
     sentence = " ".join(capsys.readouterr().out.split("\n\n")[1].split())
     help_text = cli._COMMANDS[command][1]
     assert sentence == f"{help_text[0].upper()}{help_text[1:]}."
+
+
+@pytest.mark.parametrize("command", list(cli._COMMANDS))
+def test_help_has_examples_that_are_right_and_exit_statuses(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    parser = argparse.ArgumentParser(prog=command)
+    importlib.import_module(cli._COMMANDS[command][0]).add_arguments(parser)
+    examples, statuses = parser.format_help().split("examples:\n")[1].split("exit status:\n")
+    own = re.findall(rf"^  goccl {command}\b(.*)$", examples, re.MULTILINE)
+    assert own
+    for arguments in own:
+        parser.parse_args(shlex.split(arguments))
+    assert {0, 2} <= set(map(int, re.findall(r"^  (\d+)  ", statuses, re.MULTILINE)))
 
 
 def command(arguments, **streams):

@@ -8,6 +8,10 @@ A name after it is what those of one collective are called, with a table of how 
 goccl bench allreduce --ranks 2,4,8 --sizes 4 --markdown many.md
 python docs/performance/redo.py many.md many-ranks
 
+Without arguments it draws all charts again from the tables that are here:
+
+python docs/performance/redo.py
+
 What `goccl bench-recovery --markdown` writes becomes `recovery.csv`. `make pages` has the
 pages show the new tables.
 """
@@ -23,6 +27,12 @@ from goccl._bench.plot import write_plot
 from goccl._bench.report import MEAN, Row
 
 HERE = Path(__file__).parent
+FACT = re.compile(r"^\| (Processor|CPUs|Date) \| (.*) \|$", re.M)
+# Pages that have the machine and the date of a table; those of all others are in the first.
+HOST_PAGE = "collectives.md"
+PAGES = {"many-ranks": "many-ranks.md"}
+# Of the table of the README, which has no page: see index.md.
+README = "AMD EPYC (Zen 5), 2 CPUs, 2026-11-26"
 BODY = r"\| (.*) \|\n.*\n((?:\|.*\n)+)"
 TABLE = re.compile(rf"^### (\w+), (\d+) ranks, (\w+)\n\n{BODY}", re.M)
 START = re.compile(rf"^### \w+, (\d+) ranks, \w+\n\n(?:\|.*\n)+\n\|  {BODY}", re.M)
@@ -77,6 +87,25 @@ def lines_of(ranks: str, names: list[str], body: str) -> list[dict[str, str]]:
     return [dict(zip(names, [ranks, *cells(line)], strict=True)) for line in body.splitlines()]
 
 
+def about_of(text: str) -> str:
+    """The machine and the date, as a page tells them."""
+    facts = dict(FACT.findall(text))
+    return ", ".join(facts[name] for name in ("Processor", "CPUs", "Date") if name in facts)
+
+
+def redraw() -> None:
+    """Draws each chart that is here from its table."""
+    for picture in sorted(HERE.glob("*.svg")):
+        name = picture.stem
+        collective = "allreduce" if name in ("readme", *PAGES) else name
+        with (HERE / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+            lines = [{"ranks": "2", **line} for line in csv.DictReader(file)]
+        rows = [row for line in lines for row in rows_of(collective, "float32", line)]
+        page = HERE / PAGES.get(name, HOST_PAGE)
+        about = README if name == "readme" else about_of(page.read_text(encoding="utf-8"))
+        write_plot(rows, picture, about)
+
+
 def main(comparison: Path, name: str = "") -> None:
     text = comparison.read_text(encoding="utf-8")
     tables: dict[str, list[dict[str, str]]] = {}
@@ -91,7 +120,7 @@ def main(comparison: Path, name: str = "") -> None:
         medians = [line for line in lines if line.get("by") != MEAN]
         rows = [row for line in medians for row in rows_of(collective, dtypes[collective], line)]
         if any(row.bytes for row in rows):
-            write_plot(rows, HERE / f"{name or collective}.svg")
+            write_plot(rows, HERE / f"{name or collective}.svg", about_of(text))
     if name:
         starts = [
             {key: text.strip("`") for key, text in line.items()}
@@ -102,4 +131,7 @@ def main(comparison: Path, name: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    if sys.argv[1:]:
+        main(Path(sys.argv[1]), *sys.argv[2:])
+    else:
+        redraw()

@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TextIO
 
@@ -37,6 +38,31 @@ def missing(module: str, name: str) -> str:
 def to_bring(arguments: str) -> str:
     """What to do to have packages; arguments: of pip."""
     return f"to bring it: {shlex.quote(sys.executable)} -m pip install {arguments}"
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Leaves the lines of examples as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" in text:
+            return "".join(indent + line for line in text.splitlines(keepends=True))
+        return super()._fill_text(text, width, indent)
+
+
+def add_examples(
+    parser: argparse.ArgumentParser, examples: Sequence[str], statuses: Mapping[int, str]
+) -> None:
+    """Has the help of a command end with examples and its exit statuses.
+
+    Args:
+        parser: of the command.
+        examples: command lines.
+        statuses: what each exit status says.
+    """
+    lines = ["examples:", *(f"  {line}" for line in examples), "", "exit status:"]
+    lines += [f"  {status}  {text}" for status, text in statuses.items()]
+    parser.epilog = "\n".join(lines)
+    parser.formatter_class = _Formatter
 
 
 class Progress:

@@ -5,11 +5,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from goccl._command import add_examples
+
 PACKAGE = Path(__file__).resolve().parent
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of `goccl config`."""
+    add_examples(
+        parser,
+        ["cc program.c $(goccl config) -o program", "goccl config --libs"],
+        {0: "the flags were printed", 2: "wrong arguments"},
+    )
     parser.add_argument("--cflags", action="store_true", help="only those that find goccl.h")
     parser.add_argument("--libs", action="store_true", help="only those that link libgoccl.so")
 

@@ -36,6 +36,20 @@ print(text.value.decode())
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of `goccl info`."""
+    _command.add_examples(
+        parser,
+        [
+            "goccl info",
+            "goccl info --json",
+            "goccl info --ranks 64",
+            "goccl info --plan allreduce --ranks 16 --per-host 4 --bytes 1M",
+        ],
+        {
+            0: "a group could be made on this host",
+            1: "none could, or the plan cannot be told: each line PROBLEM says why",
+            2: "wrong arguments",
+        },
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.add_argument(
         "--ranks",

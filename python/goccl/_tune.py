@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from goccl._command import GOCCL_TRANSPORTS, Progress, missing
+from goccl._command import GOCCL_TRANSPORTS, Progress, add_examples, missing
 from goccl._ranks.collectives import ITEMSIZE, element_count
 from goccl._ranks.group import RankGroup, iterations_of
 from goccl._ranks.libraries import Unavailable, core_library
@@ -269,6 +269,11 @@ def measure_link(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the command."""
+    add_examples(
+        parser,
+        ["goccl tune", "goccl tune --ranks 8 --transport tcp"],
+        {0: "all was measured", 1: "a measurement failed", 2: "wrong arguments"},
+    )
     parser.add_argument("--ranks", type=int, default=2, help="2 to 64 (default 2)")
     parser.add_argument(
         "--transport",

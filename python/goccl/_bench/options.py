@@ -7,19 +7,19 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from goccl._command import GOCCL_TRANSPORTS, Progress, missing, parse_size
+from goccl._command import GOCCL_TRANSPORTS, Progress, add_examples, missing, parse_size
 from goccl._ranks.collectives import COLLECTIVES, ITEMSIZE, MOST_RANKS, ROOT
 from goccl._ranks.group import RankGroup
 from goccl._ranks.libraries import MAPPED, Library, Unavailable, label_of
 
-from . import hosts, markdown, placement, plot, report
+from . import hosts, markdown, placement, plot, report, words
 from .beside import LOWEST_PRIORITY, Beside, Neighbours, NotBusy
 from .libraries import GOCCL, PEERS, goccl_library, peer_library
 from .report import Row
@@ -163,6 +163,23 @@ def complete(args: argparse.Namespace) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``goccl bench``."""
+    add_examples(
+        parser,
+        [
+            "goccl bench allreduce",
+            "goccl bench allreduce,alltoall --ranks 2,4 --sizes 4,64K,16M --plot bench.svg",
+            "goccl bench allreduce --through c --peers gloo,openmpi --transport shm",
+            "goccl bench --suite host",
+            "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d \\",
+            "    --rdzv-endpoint host0:29500 -m goccl bench allreduce",
+        ],
+        {
+            0: "all was measured, and each result was right",
+            1: "something failed, or a result was wrong",
+            2: "wrong arguments",
+            130: "interrupted: what was measured until then is written",
+        },
+    )
     add = parser.add_argument
     add(
         "collective",
@@ -354,6 +371,8 @@ def _run(args: argparse.Namespace, progress: Progress, probe: placement.Probe, s
     ]
     pace = Pace([part for setting in settings for part in setting.parts()])
     facts = markdown.machine()
+    if warning := words.load_warning():
+        progress.say(f"goccl bench: warning: {warning}")
     if args.beside:
         facts["Measured"] = str(args.beside)
     if problem := unwritable(args.json, args.markdown, args.plot):
@@ -388,8 +407,12 @@ def _run(args: argparse.Namespace, progress: Progress, probe: placement.Probe, s
     versions = {label: version for bench in benches for label, version in bench.versions.items()}
     if not rows:
         return status or 1
+    with suppress(OSError):  # nobody reads it
+        for line in ["", *words.conclusion(rows)]:
+            _print(f"# {line}" if line else "")
     text = partial(markdown.document, rows, facts, versions, failures)
-    written = _write(args, rows, text, progress)
+    about = f"{facts['Processor']}, {facts['CPUs']}, {facts['Date']}"
+    written = _write(args, rows, text, progress, about)
     wrong = sum(row.wrong for row in rows)
     if wrong:
         progress.say(f"goccl bench: {wrong} elements were wrong")
@@ -441,10 +464,14 @@ def unwritable(*paths: Path | None) -> str:
 
 
 def _write(
-    args: argparse.Namespace, rows: list[Row], text: Callable[[], str], progress: Progress
+    args: argparse.Namespace,
+    rows: list[Row],
+    text: Callable[[], str],
+    progress: Progress,
+    about: str,
 ) -> bool:
     """Writes the outputs that were asked for, each that can be written, and says whether all
-    could."""
+    could. about: the machine and the date."""
     writers: list[tuple[Path | None, str, Callable[[Path], object]]] = [
         (args.json, "rows are", partial(report.write_json, rows)),
         (
@@ -452,7 +479,7 @@ def _write(
             "the comparison is",
             lambda path: path.write_text(text(), encoding="utf-8"),
         ),
-        (args.plot, "the picture is", partial(plot.write_plot, rows)),
+        (args.plot, "the picture is", partial(plot.write_plot, rows, about=about)),
     ]
     written = True
     for path, what, write in writers:

@@ -6,15 +6,16 @@ from __future__ import annotations
 import importlib
 import itertools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from goccl._command import missing
 
+from . import words
 from .placement import MIXED
-from .report import Row, base_of, ratio
+from .report import Row, base_of, ratio, size_text
 
 _DASHES = {"near": "-", "far": "--", "unknown": "-"}
 
@@ -27,22 +28,27 @@ def formats() -> list[str]:
     return sorted(f".{name}" for name in figure_module.Figure().canvas.get_supported_filetypes())
 
 
-def write_plot(rows: Sequence[Row], path: Path) -> None:
+def write_plot(rows: Sequence[Row], path: Path, about: str = "") -> None:
     """Draws the rows into a file whose ending names the format: over sizes, as far as they have
-    one, or over the number of ranks where there are more of these than sizes."""
+    one, or over the number of ranks where there are more of these than sizes.
+
+    about: the machine and the date, which stand above.
+    """
     figure_module: Any = importlib.import_module("matplotlib.figure")
     grid = _grid([row for row in rows if row.placement != MIXED])
     height, width = len(grid), max((len(panels) for panels in grid), default=1)
     figure = figure_module.Figure(figsize=(9 * width, 4 * height + 1), layout="constrained")
     axes = figure.subplots(max(1, height), 2 * width, squeeze=False)
     shown = [row for panels in grid for panel in panels for row in panel.rows]
-    if shown and shown[0].beside:
-        figure.suptitle(f"measured {shown[0].beside}")
+    beside = f"measured {shown[0].beside}" if shown and shown[0].beside else ""
+    if title := ". ".join(filter(None, [about, beside])):
+        figure.suptitle(title, fontsize="medium")
     labels = list(dict.fromkeys(row.label for row in shown))
+    places = {row.placement for row in shown}
     lines: dict[str, Any] = {}
     for place in itertools.product(range(height), range(width)):
         times, ratios = axes[place[0]][2 * place[1] : 2 * place[1] + 2]
-        _draw(grid[place[0]][place[1]], times, ratios, labels, lines)
+        _draw(grid[place[0]][place[1]], times, ratios, labels, lines, places)
     if lines:
         _add_legend(figure, lines)
     # Text as text makes an SVG half as large, and readable by programs.
@@ -74,7 +80,7 @@ def _grid(rows: list[Row]) -> list[list[_Panel]]:
             for place in range(max(len(s) for (name, _), s in sizes.items() if name == collective))
         ]
     rows = [row for row in rows if row.bytes]
-    names = {nbytes: _name(nbytes) for nbytes in sorted({row.bytes for row in rows})}
+    names = {nbytes: size_text(nbytes) for nbytes in sorted({row.bytes for row in rows})}
     return [
         [
             _Panel(
@@ -103,7 +109,9 @@ def _over_ranks(collective: str, rows: list[Row], place: int) -> _Panel:
     here = {ranks: sizes[-behind] for ranks, sizes in by_ranks.items() if behind <= len(sizes)}
     least, most = min(here.values()), max(here.values())
     size = (
-        f", {_name(least)} bytes" if least == most else f", {_name(least)} to {_name(most)} bytes"
+        f", {size_text(least)} bytes"
+        if least == most
+        else f", {size_text(least)} to {size_text(most)} bytes"
     )
     return _Panel(
         f"{collective}{size if most else ''}, {rows[0].dtype}",
@@ -124,9 +132,16 @@ def _most_met(rows: list[Row]) -> list[Row]:
 
 
 def _draw(
-    panel: _Panel, times: Any, ratios: Any, labels: Sequence[str], lines: dict[str, Any]
+    panel: _Panel,
+    times: Any,
+    ratios: Any,
+    labels: Sequence[str],
+    lines: dict[str, Any],
+    places: Collection[str],
 ) -> None:
-    """Draws the curves; lines: one of each name, for the legend."""
+    """Draws the curves; lines: one of each name, for the legend; places: all placements that are
+    drawn, which are named where they differ."""
+    colours = words.colours(labels)
 
     def x(row: Row) -> int:
         value: int = getattr(row, panel.over)
@@ -134,7 +149,7 @@ def _draw(
 
     # Over ranks, each number of which has one placement, a curve goes on from one to another.
     dashes = _DASHES if panel.over == "bytes" else {"": "-"}
-    for (index, label), placement in itertools.product(enumerate(labels), dashes):
+    for label, placement in itertools.product(labels, dashes):
         line = [
             row for row in panel.rows if row.label == label and placement in ("", row.placement)
         ]
@@ -142,12 +157,13 @@ def _draw(
             continue
         line.sort(key=x)
         style = {
-            "color": f"C{index}",
+            "color": colours[label],
             "linestyle": dashes[placement],
             "marker": "o",
             "markersize": 3,
         }
-        name = label if placement in ("", "unknown") else f"{label} {placement}"
+        where = words.place(placement) if len(places) > 1 else ""
+        name = words.library(label) + (f" ({where})" if where else "")
         (lines[name],) = times.plot(
             [x(row) for row in line], [row.median_us for row in line], **style
         )
@@ -157,20 +173,14 @@ def _draw(
         if points:
             ratios.plot([at for at, _ in points], [value for _, value in points], **style)
     times.set_title(panel.title)
-    times.set_ylabel("median time, µs")
+    times.set_ylabel("median time, µs: less is better")
     ratios.set_ylabel("time / GoCCL, called the same way")
     ratios.axhline(1.0, color="black", linewidth=0.8)
     for axis in (times, ratios):
         axis.set(xscale="log", yscale="log", xlabel=panel.over)
-        axis.set_xticks(list(panel.ticks), list(panel.ticks.values()), fontsize="small")
+        axis.set_xticks(list(panel.ticks), list(panel.ticks.values()), fontsize="x-small")
         axis.minorticks_off()
         axis.grid(True, alpha=0.3)
-
-
-def _name(nbytes: int) -> str:
-    """As --sizes writes it: 4, 64K, 16M."""
-    unit = next(unit for unit in (30, 20, 10, 0) if nbytes % (1 << unit) == 0)
-    return f"{nbytes >> unit}{'KMG'[unit // 10 - 1] if unit else ''}"
 
 
 def _add_legend(figure: Any, lines: Mapping[str, Any]) -> None:

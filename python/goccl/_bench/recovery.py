@@ -38,7 +38,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 
-from goccl._command import GOCCL_TRANSPORTS, Progress, missing, parse_size
+from goccl._command import GOCCL_TRANSPORTS, Progress, add_examples, missing, parse_size
 from goccl._ranks.libraries import Library, Unavailable, label_of
 from goccl._ranks.processes import GroupFailure
 
@@ -92,6 +92,11 @@ class _Entrant:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``goccl bench-recovery``."""
+    add_examples(
+        parser,
+        ["goccl bench-recovery", "goccl bench-recovery --ranks 3,8 --json recovery.json"],
+        {0: "all went well", 1: "something failed", 2: "wrong arguments", 130: "interrupted"},
+    )
     add = parser.add_argument
     add(
         "--ranks",

@@ -159,6 +159,12 @@ def base_of(row: Row, labels: Iterable[str]) -> str:
     return next((label for label in ours if way_of(label) == way), next(iter(ours), ""))
 
 
+def size_text(nbytes: int) -> str:
+    """Writes a size as --sizes takes it: 4, 64K, 16M."""
+    unit = next(unit for unit in (30, 20, 10, 0) if nbytes % (1 << unit) == 0)
+    return f"{nbytes >> unit}{'KMG'[unit // 10 - 1] if nbytes and unit else ''}"
+
+
 _COLUMNS = (
     ("bytes", 12),
     ("library", 9),
@@ -204,7 +210,7 @@ def table_row(
     """A line of the table; its last columns tell how many times as long as ours, found in `rows`,
     it took."""
     values: tuple[str, ...] = (
-        str(row.bytes),
+        size_text(row.bytes),
         row.library,
         row.transport,
         row.placement,

@@ -19,6 +19,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from goccl._command import add_examples
+
 from . import launch
 from .visit import Patience
 
@@ -52,6 +54,21 @@ def _picture(text: str) -> Path:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of `goccl doctor`."""
+    add_examples(
+        parser,
+        [
+            "goccl doctor",
+            "goccl doctor --ranks 4 --json doctor.json --plot doctor.svg",
+            "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d \\",
+            "    --rdzv-endpoint host0:29500 -m goccl doctor",
+            "srun --nodes 2 --ntasks-per-node 1 goccl doctor",
+        ],
+        {
+            0: "nothing is odd; also of ranks other than 0 that give up",
+            1: "something is odd, or could not be measured",
+            2: "wrong arguments, or a launcher's variables are wrong",
+        },
+    )
     add = parser.add_argument
     add(
         "--ranks",

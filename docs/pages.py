@@ -31,6 +31,7 @@ MARKED = re.compile(
     r"^<!-- make pages: (?P<what>[^\n]+) -->\n(?P<text>.*?)^<!-- end -->$", re.M | re.S
 )
 NUMBER = re.compile(r"(-|\*\*)?[\d.]*( |\*|$)")
+WINNER = re.compile(r"\((\w+)((?: wins)?)\)")  # of a ratio
 HEAD = "| argument | meaning |\n|---|---|\n"
 LANGUAGES = {".c": "c", ".go": "go", ".py": "python", ".sh": "bash", ".yaml": "yaml"}
 
@@ -51,10 +52,21 @@ def code(page: Path, path: str, function: str = "") -> str:
 
 
 def table(_page: Path, path: str) -> str:
-    """A table of comma-separated values, whose columns of numbers are aligned to the right."""
+    """A table of comma-separated values, whose columns of numbers are aligned to the right. Labels
+    of libraries become their names, and bytes are written as `--sizes` takes them."""
+    from goccl.bench import words
+    from goccl.bench.report import size_text
+
     with (ROOT / path).open(encoding="utf-8", newline="") as file:
         head, *rows = csv.reader(file)
     numbers = [all(NUMBER.match(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for name, written in (("library", words.library), ("bytes", lambda text: size_text(int(text)))):
+        if name in head:
+            column = head.index(name)
+            for row in rows:
+                row[column] = written(row[column])
+    rows = [[WINNER.sub(lambda m: f"({words.library(m[1])}{m[2]})", c) for c in r] for r in rows]
+    head = [" ÷ ".join(map(words.library, cell.split(" ÷ "))) for cell in head]
     lines = [head, ["---:" if right else "---" for right in numbers], *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 

@@ -7,13 +7,14 @@ import os
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from .libraries import GOCCL, is_mpi
+from .libraries import GOCCL, SURVIVORS, is_mpi
 from .placement import FAR, MIXED, NEAR
 from .report import OURS, Row, base_of, ratio, size_text, way_of
 
 _NAMES = {
     GOCCL["torch"]: "GoCCL from PyTorch",
     GOCCL["c"]: "GoCCL from C",
+    SURVIVORS: 'GoCCL with recovery="survivors"',
     "gloo": "Gloo",
     "openmpi": "Open MPI",
     "mpich": "MPICH",

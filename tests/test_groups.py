@@ -35,7 +35,8 @@ def run_described(rank, transport):
     assert described.settings["transport"] == Value(transport, "option")
     assert described.settings["secret"] == Value("(hidden)", "option")
     assert described.settings["alltoall_schedule"] == Value("window=2", "environment")
-    assert described.settings["GOCCL_NET"] == Value("", "default")
+    assert described.settings["net"] == Value("", "default")
+    assert described.settings["GOCCL_STORE"] == Value("", "default")
     assert described.alltoall_schedule == "window=2"
     with pytest.raises(FrozenInstanceError):
         described.size = 3  # type: ignore[misc]

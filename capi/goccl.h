@@ -581,8 +581,8 @@ goccl_result goccl_mem_stats(uint64_t *registered, uint64_t *given, uint64_t *ta
 
 /* Ends a communicator in good order: works not yet finished end with GOCCL_ABORTED, peers are told
  * that this rank has left, and everything that it held is released. Waits for a peer only where
- * that has not been told yet of a call that this rank was refused, and then for half a second at
- * most. The last communicator's end may wait for an adapter that has to send its last words again.
+ * that has not been told yet of a call that this rank was refused, or of a failure, and then for
+ * half a second each at most. The last communicator's end may wait for an adapter that has to send its last words again.
  * The handle is then invalid. */
 goccl_result goccl_comm_destroy(goccl_comm comm);
 

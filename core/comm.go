@@ -185,8 +185,9 @@ func (c *Comm) Abort(reason string) {
 // Destroy ends the communicator in good order. Works that have not ended end with ErrAborted. Peers
 // are told that this rank has left. All that it had is given back; memory that an adapter still
 // reads for a peer follows once that is over. Destroy waits only for peers that have not been told
-// yet of a call that this rank was refused, for half a second at most. For the last communicator of
-// a process it may wait for an adapter that has to send its last words again.
+// yet of a call that this rank was refused, or of a failure: half a second for each of the two at
+// most. For the last communicator of a process it may wait for an adapter that has to send its last
+// words again.
 func (c *Comm) Destroy() {
 	if c.destroyed.Swap(true) {
 		return
@@ -197,6 +198,7 @@ func (c *Comm) Destroy() {
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	e := c.present.Load()
+	e.LeaveWord()
 	e.Finish(e.Destroyed())
 	e.FreeFastPath()
 	e.Free()

@@ -229,6 +229,39 @@ func namesTheEnded(t *testing.T, rank int, err error) {
 	}
 }
 
+// The first cause of a failure reaches a rank that had no connection to anybody, and that comes
+// when those who knew of the failure have left.
+func TestCauseReachesWhoComesLate(t *testing.T) {
+	const size, late = 4, 3
+	for _, tr := range transports {
+		for _, how := range []string{"death", "abort"} {
+			t.Run(tr+"/"+how, func(t *testing.T) {
+				w := newWorldOf(t, tr, size, Config{Timeout: time.Minute})
+				names := func(err error) {
+					t.Helper()
+					if how == "death" {
+						namesTheEnded(t, 1, err)
+					} else if !errors.Is(err, ErrAborted) || !strings.Contains(err.Error(), "tired of it") {
+						t.Errorf("%v\nwas to name the abort", err)
+					}
+				}
+				if how == "death" {
+					w.endFor(0, 1) // the others would find it when they need it
+					names(run(w.comms[0], allReduce(t, 100)))
+				} else {
+					w.comms[1].Abort("tired of it")
+					w.comms[1].Destroy()
+					awaitFailure(w.comms[0])
+				}
+				w.comms[0].Destroy()
+				awaitFailure(w.comms[2])
+				w.comms[2].Destroy()
+				names(run(w.comms[late], allReduce(t, 100)))
+			})
+		}
+	}
+}
+
 // A process that ends without a goodbye harms those only who need it. It may have done its part.
 func TestProcessThatEndsHarmsOnlyWhoNeedsIt(t *testing.T) {
 	for _, tr := range transports {

@@ -164,8 +164,10 @@ func (r *Runtime) Close() {
 		all = append(all, c)
 	}
 	r.mu.Unlock()
-	for _, c := range all {
-		c.Destroy()
+	var wg sync.WaitGroup
+	for _, c := range all { // at once: each may wait for peers that cannot be told
+		wg.Go(c.Destroy)
 	}
+	wg.Wait()
 	r.lingering.Close()
 }

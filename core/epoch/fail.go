@@ -1,6 +1,7 @@
 package epoch
 
 import (
+	"context"
 	"errors"
 
 	"github.com/goccl/goccl/core/fault"
@@ -77,6 +78,21 @@ func (e *Epoch) Fail(cause *fault.Error, tell bool) {
 func (e *Epoch) FailWith(cause *fault.Error) *fault.Error {
 	e.Fail(cause, true)
 	return e.Failure()
+}
+
+// LeaveWord tells the cause of a failure to ranks that have no connection to this one. One of them
+// that comes later would find this process ended, and blame that end. A rank calls it before it
+// leaves for good. LeaveWord waits for half a second at most.
+func (e *Epoch) LeaveWord() {
+	e.mu.Lock()
+	group := e.group
+	e.mu.Unlock()
+	if group == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), askTime)
+	defer cancel()
+	group.Repeat(ctx, membership.Hearers(e.Rank, e.Size()))
 }
 
 // Failure is the first cause of the epoch's failure; nil while it works.

@@ -303,6 +303,24 @@ func (g *Group) repeatNotice(m *member) {
 	}
 }
 
+// Repeat says what Fail has said to those of some ranks that are not attached, and connects to them
+// first. It does nothing where Fail has not been called, and returns once all have been told, or
+// when the context ends.
+func (g *Group) Repeat(ctx context.Context, ranks []int) {
+	f := g.failed.Load()
+	if f == nil {
+		return
+	}
+	var wg sync.WaitGroup
+	for _, rank := range ranks {
+		if !g.Connected(rank) {
+			// An error means that the rank has ended, or cannot be told in time.
+			wg.Go(func() { _ = g.Send(ctx, rank, f.h, f.payload) })
+		}
+	}
+	wg.Wait()
+}
+
 // Notify sends a control frame to one rank, in the manner of Broadcast. It reports whether the rank
 // is attached, or lost. Handlers may call it.
 func (g *Group) Notify(rank int, h Header, payload []byte) (attached bool) {

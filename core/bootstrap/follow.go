@@ -116,20 +116,45 @@ func (f *follower) missing() error {
 			}
 		}
 	}
-	phase := "for rank 0, which has not joined (" + sameMeeting + ")"
-	if f.mine != nil {
-		phase = "for the other ranks to confirm the roster"
-		if f.mine.problem != "" {
-			phase = "as rank 0 says: " + f.mine.problem
+	phase := " for rank 0, which has not joined (" + sameMeeting + ")"
+	var absent []int
+	switch {
+	case f.mine == nil:
+		if absent = f.unjoined(); len(absent) > 0 {
+			phase += "; of the others these have not joined: " + enumerate(absent) +
+				". Rank 0 may wait for them in the store that it serves: look whether they were started"
+		}
+		absent = append([]int{0}, absent...)
+	case f.mine.problem != "":
+		phase = ", and rank 0 says: " + f.mine.problem
+		if f.mine.cause == causeAbsent {
+			absent = f.mine.unlisted()
+		}
+	default:
+		phase = " for the other ranks to confirm the roster"
+	}
+	twice := ""
+	if f.doubled(f.own) {
+		twice = startedTwice([]int{f.config.Rank})
+	}
+	return &AbsentError{Ranks: absent, cause: context.Cause(f.ctx), text: fmt.Sprintf(
+		"%s: rank %d of %d of %s waited%s%s%s", f.end(), f.config.Rank, f.config.Size, f.group(), phase,
+		f.hint, twice)}
+}
+
+// unjoined returns ranks besides 0 that have not joined, as far as the store tells, and maxListed
+// at most. It looks at some of many ranks only.
+func (f *follower) unjoined() (ranks []int) {
+	for r := 1; r < min(f.config.Size, mostLooks) && len(ranks) < maxListed; r++ {
+		v, err := f.get(f.joinKey(r))
+		if err != nil {
+			return nil
+		}
+		if v == nil {
+			ranks = append(ranks, r)
 		}
 	}
-	waited := &AbsentError{cause: context.Cause(f.ctx), text: fmt.Sprintf(
-		"%s: rank %d of %d of %s waited %s%s", f.end(), f.config.Rank, f.config.Size, f.group(), phase,
-		f.hint)}
-	if f.mine == nil {
-		waited.Ranks = []int{0}
-	}
-	return waited
+	return ranks
 }
 
 // confirm answers a roster that lists this rank, and rank 0 tells the answer to all. The error is

@@ -125,6 +125,7 @@ const doubt = 3 * time.Second
 //	news         by rank 0:  the name of the roster, and the word that settles one; see below
 //	confirm/<r>  by rank r:  the group's nonce, once r has found its own join in the roster,
 //	                         whether it can be in that group, and the answers of its Check
+//	twice/<r>    by rank r:  the nonce of the join that has taken the place of its own
 //	heard/<r>    by rank r:  the group's nonce, where it is that of no group: rank 0, whose process
 //	                         may keep the store, stays until then
 //
@@ -290,6 +291,8 @@ func (j *joiner) joinKey(r int) string { return fmt.Sprintf("join/%d", r) }
 
 func (j *joiner) confirmKey(r int) string { return fmt.Sprintf("confirm/%d", r) }
 
+func (j *joiner) twiceKey(r int) string { return fmt.Sprintf("twice/%d", r) }
+
 func (j *joiner) heardKey(r int) string { return fmt.Sprintf("heard/%d", r) }
 
 func (j *joiner) group() string {
@@ -315,13 +318,8 @@ func (j *joiner) refused(r *rosterRecord) error {
 	kind := ErrMismatch
 	switch r.cause {
 	case causeAbsent:
-		e := &AbsentError{text: "not all ranks have joined: rank 0 has given up: " + r.problem}
-		for rank, m := range r.marks[:r.size] {
-			if m == (mark{}) {
-				e.Ranks = append(e.Ranks, rank)
-			}
-		}
-		return e
+		return &AbsentError{Ranks: r.unlisted(),
+			text: "not all ranks have joined: rank 0 has given up: " + r.problem}
 	case causeUnfit:
 		kind = ErrUnfit
 	}

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -432,6 +433,42 @@ func TestJoinWithoutRankZero(t *testing.T) {
 	cancel()
 	if _, err := Join(ctx, NewMemStore(), ranks(2)[1]); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
+	}
+}
+
+// Where rank 0 does not come, it may wait for a rank that was not started: that one is named, too.
+func TestJoinNamesWhoWasNotStarted(t *testing.T) {
+	s := NewMemStore()
+	for _, r := range joinAll(within(t, short), s, ranks(5)[1:4]) {
+		var absent *AbsentError
+		if !errors.As(r.err, &absent) || !slices.Equal(absent.Ranks, []int{0, 4}) ||
+			!strings.Contains(r.err.Error(), "these have not joined: 4. Rank 0 may wait for them") {
+			t.Error(r.err)
+		}
+	}
+}
+
+// Of two processes with one rank the first is told so, and the others hear of both.
+func TestJoinTwice(t *testing.T) {
+	s, all := NewMemStore(), ranks(3)
+	ctx := within(t, 3*time.Second)
+	first, rest := make(chan error, 1), make(chan []result, 1)
+	go func() { _, err := Join(ctx, s, all[1]); first <- err }()
+	for joined := false; !joined; {
+		_, joined, _ = s.Get("goccl//g/join/1")
+		runtime.Gosched()
+	}
+	go func() { rest <- joinAll(ctx, s, all[:2]) }()
+	if err := comes(t, first); !errors.Is(err, ErrMismatch) ||
+		!strings.Contains(err.Error(), "another process joined") {
+		t.Error(err)
+	}
+	for _, r := range comes(t, rest) {
+		var absent *AbsentError
+		if !errors.As(r.err, &absent) || !slices.Equal(absent.Ranks, []int{2}) ||
+			!strings.Contains(r.err.Error(), "two processes have joined as each of these ranks: 1") {
+			t.Error(r.err)
+		}
 	}
 }
 

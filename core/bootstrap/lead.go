@@ -58,7 +58,7 @@ func (j *joiner) lead() (*Roster, error) {
 		if roster == nil && !(written && changed) && (!absent || j.isQuiet()) {
 			text, why := problem, causeMismatch
 			if absent {
-				text, why = "have not joined yet: "+enumerate(j.late(nil)), causeAbsent
+				text, why = "these ranks have not joined yet: "+enumerate(j.late(nil)), causeAbsent
 			}
 			roster, written = j.newRoster(text, why), true
 			if err := j.publish(roster); err != nil {
@@ -519,7 +519,10 @@ func (j *joiner) late(roster *rosterRecord) []int {
 	return late
 }
 
-const maxListed = 32 // ranks in a text
+const (
+	maxListed = 32   // ranks in a text
+	mostLooks = 1024 // at ranks in the store, for a text
+)
 
 // enumerate lists ranks, and not too many.
 func enumerate(ranks []int) string {
@@ -550,6 +553,17 @@ func (j *joiner) strange(late []int) string {
 		enumerate(strange)
 }
 
+// twice are ranks as which two processes have joined, and maxListed at most. It looks at some of
+// many ranks only.
+func (j *joiner) twice() (ranks []int) {
+	for r := 1; r < min(j.config.Size, mostLooks) && len(ranks) < maxListed; r++ {
+		if rec := j.joins[r]; rec != nil && j.doubled(rec) {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}
+
 // missing tells who has not come when the context ends, and lets those that wait know. There may be
 // a problem as well, of ranks that have not confirmed it.
 func (j *joiner) missing(roster *rosterRecord, problem string) error {
@@ -563,7 +577,7 @@ func (j *joiner) missing(roster *rosterRecord, problem string) error {
 		text = fmt.Sprintf("of %d ranks the last have joined %s too late for all to be told",
 			j.config.Size, j.group())
 	}
-	text += j.strange(late)
+	text += j.strange(late) + startedTwice(j.twice())
 	if problem != "" {
 		text += "; in the store it looks as if " + problem
 	}

@@ -200,6 +200,16 @@ func (r *rosterRecord) lists(j *joinRecord) bool {
 	return j.rank < len(r.marks) && r.marks[j.rank].of(j.nonce)
 }
 
+// unlisted are the ranks that had not joined when a roster was made.
+func (r *rosterRecord) unlisted() (ranks []int) {
+	for rank, m := range r.marks[:r.size] {
+		if m == (mark{}) {
+			ranks = append(ranks, rank)
+		}
+	}
+	return ranks
+}
+
 // holds tells whether a roster that lists a rank's join has it as the rank wrote it.
 func (r *rosterRecord) holds(j *joinRecord) bool {
 	m := r.members[j.rank]

@@ -294,9 +294,28 @@ func (j *joiner) stands() (lost bool, err error) {
 	case v == nil:
 		return true, j.join()
 	case !bytes.Equal(v, j.own.encoded):
+		if other, err := j.readJoin(j.config.Rank, v); err == nil {
+			// Where it cannot be written the others are told less.
+			_ = j.set(j.twiceKey(j.config.Rank), other.nonce[:])
+		}
 		return false, fmt.Errorf("%w: another process joined %s as rank %d after this one: "+
 			"every rank may be started once, and nobody else may write to the store", ErrMismatch,
 			j.group(), j.config.Rank)
 	}
 	return false, nil
+}
+
+// doubled reports whether a join has taken the place of one of a live process.
+func (j *joiner) doubled(rec *joinRecord) bool {
+	v, err := j.get(j.twiceKey(rec.rank))
+	return err == nil && bytes.Equal(v, rec.nonce[:])
+}
+
+// startedTwice tells of ranks as which two processes have joined; "" where there are none.
+func startedTwice(ranks []int) string {
+	if len(ranks) == 0 {
+		return ""
+	}
+	return "; two processes have joined as each of these ranks: " + enumerate(ranks) +
+		". Look whether one of them was to be another rank"
 }

@@ -714,7 +714,12 @@ def test_command_under_a_launcher(tmp_path):
     assert first.stdout.startswith("3 ranks, 1 host: "), first
 
 
-def test_command_whose_store_cannot_be_reached():
-    done = doctor("--wait", "1", RANK="1", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="9")
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [("127.0.0.1", "The client socket"), ("no host", "the name 'no host' is not known here")],
+)
+def test_command_whose_store_cannot_be_reached(host, why):
+    done = doctor("--wait", "1", RANK="1", WORLD_SIZE="2", MASTER_ADDR=host, MASTER_PORT="9")
     assert done.returncode == 0, "launchers would kill rank 0 before its report"
-    assert "rank 1 gives up: the store at 127.0.0.1, port 9, cannot be reached" in done.stderr
+    (line,) = done.stderr.splitlines()  # and nothing of torch's
+    assert f"rank 1 gives up: the store at {host}, port 9, cannot be reached: {why}" in line

@@ -107,6 +107,8 @@ def main(args: argparse.Namespace) -> int:
         0: nothing is odd; 1: something is, or could not be found out; 2: it cannot begin. The ranks
         but 0 return 0 when they give up.
     """
+    # Where the store cannot be reached torch logs its stack. The error says it in one line.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     try:
         place = None if args.ranks else launch.find(os.environ)
     except ValueError as error:

@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -175,10 +176,19 @@ def join(place: Place, patience: Patience) -> Any:
     except Late:
         raise Lost(f"{failed}: it accepts connections, and does not answer") from None
     except RuntimeError as error:
-        raise Lost(f"{failed}: {first_line(error)}") from error
+        raise Lost(f"{failed}: {_unknown(place.host) or first_line(error)}") from error
     # torchrun keeps its store through restarts.
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return dist.PrefixStore(f"goccl-doctor {restart}", store)
+
+
+def _unknown(host: str) -> str:
+    """That a host's name is not known here, and why; or ""."""
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError as error:
+        return f"the name {host!r} is not known here: {error.strerror} (MASTER_ADDR)"
+    return ""
 
 
 def facts() -> Facts:

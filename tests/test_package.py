@@ -336,7 +336,7 @@ def test_command_line_names_its_commands(capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(["nonsense"])
     assert caught.value.code == 2
-    assert "'config', 'info', 'doctor', 'bench'" in capsys.readouterr().err
+    assert "'config', 'info', 'doctor', 'store', 'bench'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", list(cli._COMMANDS))

@@ -914,3 +914,87 @@ def test_hooks_of_ddp(make_world, transport):
     (size, weights), other = survivors_of(world, (1,))
     assert size == 2
     assert other == (size, weights)
+
+
+# -- goccl.elastic: a death at the start
+
+
+class Dying(goccl.elastic.TorchState):
+    """A state whose process may end in its first synchronization."""
+
+    _dies = False
+
+    def sync(self):
+        if self._dies:
+            die()
+        super().sync()
+
+
+def run_start(rank, phase):
+    rank.init()
+    mine = phase if rank.rank == 1 else None
+    made = []
+    if mine == "before":
+        die()
+
+    def make():
+        made.append(dist.get_world_size())
+        if mine == "make":
+            die()
+        torch.manual_seed(dist.get_rank())  # DDP makes them alike
+        net = make_model()
+        net.register_module("first", Dies() if mine == "construct" else nn.Identity())
+        model = DistributedDataParallel(net)
+        if mine == "made":
+            die()
+        state = Dying(model, make_optimizer(model), step=0)
+        state._dies = mine == "sync"
+        return state
+
+    @goccl.elastic.run
+    def train(state):
+        while state.step < STEPS:
+            train_step(state.model, state.optimizer, state.step)
+            state.step += 1
+            state.commit()
+        return [p.detach() for p in state.model.parameters()]
+
+    weights = train(make)
+    assert dist.get_world_size() == 2
+    return made, torch.cat([w.flatten() for w in weights]).tolist()
+
+
+class Dies(nn.Module):
+    """A module whose process ends when DDP asks for its parameters."""
+
+    def _named_members(self, *args, **kwargs):
+        die()
+
+
+@both_transports
+@pytest.mark.parametrize("phase", ["before", "make", "construct", "made", "sync"])
+def test_a_death_at_the_start(make_world, transport, phase):
+    world = make_world(3, env={"GOCCL_TRANSPORT": transport})
+    world.start(run_start, phase)
+    (made, weights), (_, others) = survivors_of(world, {1})
+    assert weights == others
+    assert made[0] == 3
+    if phase in ("before", "make", "construct"):
+        assert made[-1] == 2
+
+
+def run_make_wrongly(rank):
+    rank.init()
+    train = goccl.elastic.run(lambda state: None)
+    for given in 7, lambda: 7:
+        with pytest.raises(TypeError, match=r"goccl\.elastic\.State"):
+            train(given)
+    alone = dist.new_group([0])
+    with pytest.raises(ValueError, match="another group than the default"):
+        train(lambda: goccl.elastic.ObjectState(alone, step=0))
+    with pytest.raises(ZeroDivisionError):
+        train(lambda: 1 / 0)
+
+
+def test_a_state_is_made_wrongly(make_world):
+    make_world(1).run(run_make_wrongly)

@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import io
-import logging
 import os
 import re
 import runpy
@@ -11,11 +10,10 @@ import shlex
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
-import goccl
 import pytest
-import torch
 import torch.distributed as dist
 from goccl import _cli as cli
 from harness import finished, free_port, start
@@ -96,8 +94,8 @@ def written(page):
 
 def blocks(page, language):
     """The blocks of code of a page that are in one language; "" for those that name none."""
-    found = re.findall(r"^```([^\n]*)\n(.*?)^```$", written(page), re.M | re.S)
-    return [text for named, text in found if named == language]
+    found = re.findall(r"^( *)```([^\n]*)\n(.*?)^\1```$", written(page), re.M | re.S)
+    return [textwrap.dedent(text) for _, named, text in found if named == language]
 
 
 def commands(page):
@@ -121,24 +119,28 @@ def test_readme(run):
 
 
 def run_block(rank, text, port):
-    """Runs lines of a page as a part of a program that has made the default group, unless they make
-    it."""
+    """Runs a block of a page as torchrun would run it as a program: all that it needs is in it."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ |= {"RANK": str(rank.rank), "WORLD_SIZE": str(rank.size)}
-    if "init_process_group" not in text:
-        dist.init_process_group("goccl")
+    exec(text, {"__name__": "__main__"})
+    if dist.is_initialized():
         dist.barrier()  # rank 0 has the store, which another rank may still read
-    loss = torch.ones(1, requires_grad=True).sum()
-    exec(text, {"dist": dist, "goccl": goccl, "logging": logging, "loss": loss, "torch": torch})
-    if "init_process_group" in text:
-        dist.barrier()  # as above
-    dist.destroy_process_group()
+        dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
-def test_python_of_pages(make_world, page):
-    for text in blocks(page, "python"):
-        make_world(2).run(run_block, text, free_port())
+BLOCKS = [(page, number) for page in PAGES for number in range(len(blocks(page, "python")))]
+
+
+@pytest.mark.parametrize(("page", "number"), BLOCKS)
+def test_python_of_pages(make_world, page, number):
+    make_world(2).run(run_block, blocks(page, "python")[number], free_port())
+
+
+def test_a_block_without_its_imports_fails(make_world):
+    world = make_world(1)
+    world.start(run_block, "dist.barrier()", free_port())
+    (outcome,) = world.finish()
+    assert outcome.kind == "NameError"
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -178,39 +180,116 @@ def test_a_job_starts_again_from_its_checkpoint(tmp_path):
     assert 10 <= int(begin) <= 11
 
 
+class Program:
+    """A program in a process group of its own, whose lines are read."""
+
+    def __init__(self, *command, **environment):
+        self.process = subprocess.Popen(
+            [str(word) for word in command],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        )
+
+    def until(self, text):
+        """Reads up to a line with a text, and returns that."""
+        for line in self.process.stdout:
+            if text in line:
+                return line
+        raise AssertionError(f"it has ended without {text!r}")
+
+    def kill(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def program():
+    """Starts programs, which end with the test."""
+    with contextlib.ExitStack() as started:
+
+        def run(*command, **environment):
+            made = Program(*command, **environment)
+            started.callback(made.kill)
+            return made
+
+        yield run
+
+
+def process_in(line):
+    return int(line.split("process ")[1].split()[0])
+
+
 @pytest.mark.parametrize("by", ["processes", "ray"])
-def test_training_goes_on_without_a_killed_worker_and_with_another_one(by):
+def test_training_goes_on_without_a_killed_worker_and_with_another_one(program, by):
     command = [sys.executable, EXAMPLES / "train_elastic.py", "--workers", "2", "--epochs", "99999"]
     if by == "ray":
         pytest.importorskip("ray", reason="Ray is not installed (pip install ray)")
         command.append("--ray")
-    launcher = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_DEDUP_LOGS": "0"},
-    )
+    launcher = program(*command, RAY_DEDUP_LOGS="0")
     try:
-        worker = 0
-        expected = ["worker 0: process ", "epoch 2/", ": 1 workers", ": 2 workers", "epoch "]
-        for line in launcher.stdout:
-            if expected[0] not in line:
-                continue
-            if expected.pop(0) == "worker 0: process ":
-                worker = int(line.split()[-1])
-            elif len(expected) == 3:
-                os.kill(worker, signal.SIGKILL)
-            if not expected:
-                break
-        assert not expected
+        first = process_in(launcher.until("worker 0: process "))
+        worker = process_in(launcher.until("worker 1: process "))
+        os.kill(first, signal.SIGKILL)  # it has not met the other one
+        launcher.until("takes its place")
+        launcher.until("epoch 2/")
+        os.kill(worker, signal.SIGKILL)
+        for text in ": 1 workers", ": 2 workers", "epoch ":
+            launcher.until(text)
     finally:
         if by == "ray":  # which ends its own processes
-            launcher.send_signal(signal.SIGINT)
-            launcher.wait(60)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(launcher.pid, signal.SIGKILL)
-        launcher.wait()
+            launcher.process.send_signal(signal.SIGINT)
+            launcher.process.wait(60)
+
+
+def children(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def rank_of(pid):
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return next((int(v[5:]) for v in variables if v.startswith(b"RANK=")), None)
+
+
+def test_each_rank_may_die_under_torchrun(program):
+    """One after the other: a worker, a worker with its agent, and at last the only one that is
+    left of those that torchrun has started. The store and a worker that has joined go on."""
+    commands = Path(sys.executable).parent
+    script = ["examples/train_elastic.py", "--epochs", "99999"]
+    store = program(commands / "goccl", "store", "--port", "0", "--host", "127.0.0.1")
+    address = store.until("listens on").split()[-1]
+    torchrun = f"{commands}/torchrun --nnodes 3 --nproc-per-node 1 --rdzv-backend c10d"
+    torchrun += f" --rdzv-endpoint {address} --rdzv-conf is_host=false {' '.join(script)}"
+    job = program("bash", "-c", f"{f'{torchrun} --store {address} & ' * 3} wait")
+    job.until("epoch 1/")
+    agents = {
+        rank_of(worker): (worker, agent)
+        for agent in children(job.process.pid)
+        for worker in children(agent)
+        if rank_of(worker) is not None
+    }
+    assert sorted(agents) == [0, 1, 2]
+    try:
+        os.kill(agents[0][0], signal.SIGKILL)
+        job.until(": 2 workers")
+        joined = program(sys.executable, *script, "--join", "--store", address)
+        job.until(": 3 workers")
+        for process in agents[1]:
+            os.kill(process, signal.SIGKILL)
+        job.until(": 2 workers")
+        os.kill(agents[2][0], signal.SIGKILL)
+        joined.until(": 1 workers")
+        joined.until("epoch ")
+    finally:
+        for worker, _ in agents.values():  # they may be in sessions of their own
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
+    store.process.send_signal(signal.SIGTERM)
+    assert store.process.wait(60) == 0
 
 
 def test_elastic_training_under_torchrun():

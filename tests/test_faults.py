@@ -435,6 +435,24 @@ def test_absent_rank_is_named(make_world):
         assert outcome.blamed == {1}, outcome
 
 
+def never_started(rank):
+    """Ranks 1 and 2 of four. As with MASTER_ADDR, rank 0 would wait in its store for rank 3."""
+    with pytest.raises(goccl.OperationTimeoutError) as error:
+        dist.init_process_group(
+            "goccl",
+            store=rank.make_store(),
+            rank=rank.rank + 1,
+            world_size=4,
+            timeout=timedelta(seconds=2),
+        )
+    assert error.value.absent == [0, 3]
+    assert "these have not joined: 3. Rank 0 may wait for them" in str(error.value)
+
+
+def test_a_rank_that_was_never_started_is_named(make_world):
+    make_world(2, store="tcp").run(never_started)
+
+
 def message_that_nobody_sends(rank):
     if rank.rank == 0:
         dist.recv(torch.ones(4), 1)
@@ -619,6 +637,19 @@ def test_exit_of_one_rank_fails_those_that_need_it(make_world, transport):
     for outcome in world.finish(ranks=(0, 1)):
         failed(outcome, since)
         assert outcome.blamed == {2}, outcome
+
+
+@both_transports
+def test_a_rank_that_comes_late_is_told_who_was_killed(make_world, transport):
+    """No rank has a connection, and those who know have ended when the last one comes."""
+    world = made(make_world, 4, transport, whole_exit=True)
+    world.signal(1, signal.SIGKILL)
+    world.exitcode(1)
+    for r in (0, 2, 3):
+        world.start(all_reduce_once, ranks=r)
+        (outcome,) = world.finish(ranks=r)
+        assert outcome.blamed == {1}, outcome
+        world.exit(r)
 
 
 @both_transports

@@ -4,7 +4,10 @@ What a script needs: a state that is committed now and then, and a decorator on 
 trains. When a worker dies the others go back to the last commit and go on without it, in the same
 processes, with the same process group and the same DDP object.
 
-    state = goccl.elastic.TorchState(model=model, optimizer=optimizer, step=0)
+    def make_state():
+        model = DistributedDataParallel(make_model())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return goccl.elastic.TorchState(model=model, optimizer=optimizer, step=0)
 
     @goccl.elastic.run
     def train(state):
@@ -13,10 +16,10 @@ processes, with the same process group and the same DDP object.
             state.step += 1
             state.commit()
 
-    train(state)
+    train(make_state)
 
-Names and meaning are those of Horovod's elastic training; the page "Make a script elastic" of the
-documentation has a table of what differs. The state is kept in memory only.
+Names and meaning are those of Horovod's elastic training; the page "Move from Horovod or Rabit" of
+the documentation has a table of what differs. The state is kept in memory only.
 """
 
 from __future__ import annotations

@@ -7,6 +7,9 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
+import torch
+
+from goccl._native import load
 from goccl.elastic import _torch
 from goccl.elastic._state import MembershipChanged, State
 from goccl.errors import AbortedError, OperationTimeoutError, PeerFailedError, RevokedError
@@ -14,6 +17,8 @@ from goccl.errors import AbortedError, OperationTimeoutError, PeerFailedError, R
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
+
+    from goccl._C import Communicator
 
 _State = TypeVar("_State", bound=State)
 _Result = TypeVar("_Result")
@@ -34,20 +39,27 @@ _logger = logging.getLogger("goccl.elastic")
 @overload
 def run(
     function: Callable[Concatenate[_State, _More], _Result], /
-) -> Callable[Concatenate[_State, _More], _Result]: ...
+) -> Callable[Concatenate[_State | Callable[[], _State], _More], _Result]: ...
 @overload
 def run(
     *, reset_limit: int | None = None, timeout: timedelta | None = None
 ) -> Callable[
-    [Callable[Concatenate[_State, _More], _Result]], Callable[Concatenate[_State, _More], _Result]
+    [Callable[Concatenate[_State, _More], _Result]],
+    Callable[Concatenate[_State | Callable[[], _State], _More], _Result],
 ]: ...
 def run(
     function: Any = None, /, *, reset_limit: int | None = None, timeout: timedelta | None = None
 ) -> Any:
     """Has a function that trains go on when members of its group die, and when others join.
 
-    The function's first argument is its State. The decorated function makes the state the same on
-    all ranks, calls the function, and returns what that returns, once all ranks have come so far.
+    The function's first argument is its State. Callers of the decorated function give it the State,
+    or a function without arguments that makes it. It makes the state the same on all ranks, calls
+    the function, and returns what that returns, once all ranks have come so far.
+
+    Give it a function, and the start is protected, too: where a member dies while that makes the
+    model and the state, those that are left make them again. It uses the default group. A process
+    that joins makes its state itself, in a group of one, and gives that.
+
     After a failure of the group (PeerFailedError, OperationTimeoutError, RevokedError or
     AbortedError) it goes back to the last commit, goes on with the members that are left, calls the
     callbacks for a reset, makes the state the same on all ranks, and calls the function again.
@@ -69,8 +81,10 @@ def run(
         goccl.NoQuorumError: Too few members are left, or can be reached. End the process: others
             may go on.
         goccl.ExcludedError: The others go on without this rank. End the process, or start it anew.
-        RuntimeError: The limit of resets is reached; its cause is the last failure.
-        TypeError: The first argument is no State.
+        RuntimeError: The limit of resets is reached; its cause is the last failure. Or this process
+            has joined members that have not made their states.
+        TypeError: The first argument is no State, and no function that makes one.
+        ValueError: The state that was made is of another group than the default one.
 
     Example:
         >>> @goccl.elastic.run
@@ -79,7 +93,7 @@ def run(
         ...         train_one(state.model, state.optimizer)
         ...         state.step += 1
         ...         state.commit()
-        >>> train(state)
+        >>> train(make_state)
     """
     if function is None:
         return functools.partial(_decorate, reset_limit=reset_limit, timeout=timeout)
@@ -90,25 +104,41 @@ def _decorate(
     function: Callable[..., _Result], reset_limit: int | None, timeout: timedelta | None
 ) -> Callable[..., _Result]:
     @functools.wraps(function)
-    def elastic(state: State, *args: Any, **kwargs: Any) -> _Result:
-        if not isinstance(state, State):
+    def elastic(given: State | Callable[[], State], *args: Any, **kwargs: Any) -> _Result:
+        state, make = (given, None) if isinstance(given, State) else (None, given)
+        if make is not None and not callable(make):
             raise TypeError(
-                f"{function.__name__}: the first argument must be a goccl.elastic.State, not a "
-                f"{type(state).__qualname__}"
+                f"{function.__name__}: the first argument must be a goccl.elastic.State, or a "
+                f"function that makes one, not a {type(given).__qualname__}"
             )
+        comm = load().Communicator() if state is None else state._comm
         must_recover = published = False
+        resets = 0  # before there is a state
         while True:
             try:
                 if must_recover:
-                    state._comm.recover(timeout)
-                if not published:
-                    state._comm.publish()
-                    published = True
-                if must_recover or state._size != state._comm.size:  # a newcomer was alone
-                    _torch.mend_tables(state._comm)
+                    comm.recover(timeout)
+                changed = must_recover
+                if state is not None:
+                    changed |= state._size != comm.size  # a newcomer was alone
+                if changed:
+                    _torch.mend_tables(comm)
+                    # Where one lacks a state nobody has trained, and all make theirs again.
+                    if not _all_have_one(comm, state):
+                        state = None
+                epoch = comm.epoch  # survivors may complete what follows in the next one
+                if state is None:
+                    state = _made(comm, make, function.__name__)
+                    state._resets = resets
+                elif changed:
                     state.on_reset()
-                    state._size = state._comm.size
-                state._epoch = state._comm.epoch
+                    state._size = comm.size
+                if not published:
+                    if make is not None:
+                        comm.barrier()  # newcomers bring a state along, so all have one by then
+                    comm.publish()
+                    published = True
+                state._epoch = epoch
                 state.sync()
                 result = function(state, *args, **kwargs)
                 _finish(state)
@@ -119,20 +149,52 @@ def _decorate(
                 if not _is_of_a_group(failure):
                     raise
                 cause = failure
-                state.restore()
+                if state is not None:
+                    state.restore()
                 # Not all ranks need know: the failure may be of another group, or of a receive.
-                state._comm.revoke(f"{type(failure).__name__} in {function.__name__}()")
-            if reset_limit is not None and state._resets >= reset_limit:
+                comm.revoke(f"{type(failure).__name__} in {function.__name__}()")
+            if state is not None:
+                resets = state._resets
+            if reset_limit is not None and resets >= reset_limit:
                 raise RuntimeError(
-                    f"{function.__name__}: the group has been reset {state._resets} times, and "
+                    f"{function.__name__}: the group has been reset {resets} times, and "
                     f"reset_limit is {reset_limit}"
                 ) from cause
             must_recover = True
-            state._resets += 1
+            resets += 1
+            if state is not None:
+                state._resets = resets
             level = logging.INFO if isinstance(cause, MembershipChanged) else logging.WARNING
             _logger.log(level, "the group is reset: %s", str(cause).split("\n", 1)[0])
 
     return elastic
+
+
+def _all_have_one(comm: Communicator, state: State | None) -> bool:
+    """Tells whether all members have a state. All call it after a change of the members."""
+    have = torch.tensor([state is not None], dtype=torch.int64, device="cpu")
+    comm.all_reduce_(have, "min")
+    return bool(have.item())
+
+
+def _made(comm: Communicator, make: Callable[[], State] | None, name: str) -> State:
+    """Returns the state that a function makes, or refuses what that returns."""
+    if make is None:
+        raise RuntimeError(
+            f"{name}: the members that this process has joined have not made their states: join "
+            "again once they train"
+        )
+    state = make()
+    if not isinstance(state, State):
+        raise TypeError(
+            f"{name}: the function that makes the state must return a goccl.elastic.State, not a "
+            f"{type(state).__qualname__}"
+        )
+    if state._comm._backend is not comm._backend:
+        raise ValueError(
+            f"{name}: a state of another group than the default one cannot be made here"
+        )
+    return state
 
 
 def _finish(state: State) -> None:

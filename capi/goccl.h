@@ -626,8 +626,8 @@ goccl_result goccl_comm_size(goccl_comm comm, int *size);
  * rank. Static storage. */
 goccl_result goccl_comm_transport(goccl_comm comm, int peer, const char **name);
 
-/* Writes a JSON object that describes a communicator: name, rank, size; by rank the number in the
- * job, host, process, transport and why it is that one; interface, addresses, TCP congestion
+/* Writes a JSON object that describes a communicator: name, rank, size, epoch; by rank the number in
+ * the job, host, process, transport and why it is that one; interface, addresses, TCP congestion
  * control, thresholds, schedule, timeouts, and what was set, with its source. `json`, `size` and
  * `needed` are as in goccl_info(). */
 goccl_result goccl_comm_describe(goccl_comm comm, char *json, size_t size, size_t *needed);

@@ -16,6 +16,7 @@ type Description struct {
 	Name        string   `json:"name"`
 	Rank        int      `json:"rank"`
 	Size        int      `json:"size"`
+	Epoch       uint32   `json:"epoch"` // how often the members have changed
 	GlobalRanks []int    `json:"global_ranks"`
 	Hosts       []string `json:"hosts"`
 	PIDs        []int    `json:"pids"`
@@ -37,7 +38,7 @@ type Description struct {
 // Describe may be called at any time, by any goroutine.
 func (c *Comm) Describe() Description {
 	e := c.present.Load()
-	d := Description{Name: e.Members.Name, Rank: e.Rank, Size: e.Size(),
+	d := Description{Name: e.Members.Name, Rank: e.Rank, Size: e.Size(), Epoch: e.Number(),
 		Oversubscribed: e.Shape().Oversubscribed,
 		Thresholds:     map[string]int64{}, Schedule: e.Shape().Schedule.String(),
 		Algorithms:      e.Shape().Algorithms.String(),

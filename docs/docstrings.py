@@ -19,7 +19,7 @@ LISTS = ("Args:", "Attributes:", "Raises:")
 
 
 def find(name: str) -> tuple[Any, Any]:
-    """What has a name such as goccl.MemPool in it, and what it means."""
+    """What has a name such as goccl.Options in it, and what it means."""
     import goccl
 
     owner, thing = None, goccl
@@ -87,7 +87,7 @@ def declared(name: str, thing: Any, owner: Any) -> str:
     if inspect.isclass(thing):
         if last == "Options":
             given = inspect.signature(thing).parameters.values()
-            return call(f"class {name}", ["*", *(str(p).replace("'", "", 2) for p in given)])
+            return call(f"class {name}", ["*", *map(str, given)])
         made = definition("__init__", thing)
         return call(f"class {name}", arguments(made)) if made else f"class {name}"
     node = definition(last, owner)
@@ -157,7 +157,8 @@ def members(name: str) -> list[str]:
         for base in reversed(owner.__mro__)
         if base.__module__.partition(".")[0] == "goccl"
         for member in vars(base)
-        if not member.startswith("_") and getattr(owner, member).__doc__
+        if not member.startswith("_")
+        and not (getattr(owner, member).__doc__ or "Deprecated").startswith("Deprecated")
     ]
     return [f"{name}.{member}" for member in dict.fromkeys(found)]
 

@@ -28,7 +28,7 @@ def train(comm, seed, dies_at, exact):
         mine = mine * 5 + 1
         if (step + 1) % EVERY == 0:
             comm.checkpoint(state.numpy().tobytes(), struct.pack("q", mine))
-            assert comm.version_number == (step + 1) // EVERY
+            assert comm.checkpoint_version == (step + 1) // EVERY
     return state.numpy().tobytes()
 
 
@@ -37,7 +37,7 @@ def run_replay(rank, victim, host, exact):
     place, size = (0, 1) if newcomer else (rank.rank, MEMBERS)
     dist.init_process_group("goccl", store=rank.make_store(), rank=place, world_size=size)
     comm = goccl.Communicator()
-    assert comm.version_number == 0
+    assert comm.checkpoint_version == 0
     rank.tell(comm.handle)
     if newcomer:
         comm.join([rank.hear()])
@@ -45,7 +45,7 @@ def run_replay(rank, victim, host, exact):
         return train(comm, rank.rank, 8 if rank.rank == victim else STEPS, exact)
     except goccl.PeerFailedError:
         if rank.rank == host:  # the one that the newcomer asks
-            harness.until(lambda: comm.joining == 1)
+            harness.until(lambda: comm.num_waiting == 1)
         comm.recover()
         assert comm.size == MEMBERS
         return train(comm, rank.rank, STEPS, exact)

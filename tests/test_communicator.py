@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,29 @@ def run_moves(rank, dtype):
             comm.all_to_all_into(out.tensor, Placed(given[me][: n * each], layout).tensor)
             out.check(join(parts), f"all_to_all_into of {each} {layout}")
 
+            out = Placed(oracle.values(dtype, n * count, 9, "bits"), layout)
+            source = Placed(given[me], layout).tensor
+            comm.gather_into(out.tensor if me == root else None, source, root)
+            if me == root:
+                out.check(join(given), f"gather_into of {count} {layout} on {root}")
+
+            out = Placed(oracle.values(dtype, each, 9, "bits"), layout)
+            source = Placed(given[me][: n * each], layout).tensor
+            comm.scatter_into(out.tensor, source if me == root else None, root)
+            part = given[root][me * each : (me + 1) * each]
+            out.check(part, f"scatter_into of {each} {layout} from {root}")
+
+            if n == 1:
+                continue
+            out, left = Placed(oracle.values(dtype, count, 9, "bits"), layout), (me - 1) % n
+            for turn in (0, 1):  # those of odd ranks receive first
+                if (me + turn) % 2:
+                    found = comm.recv(out.tensor, left if i % 2 else None, tag=i)
+                    assert found == left, (found, left)
+                else:
+                    comm.send(Placed(given[me], layout).tensor, (me + 1) % n, tag=i)
+            out.check(given[left], f"send and recv of {count} {layout}")
+
 
 @pytest.mark.parametrize("dtype", oracle.ALL, ids=oracle.name)
 def test_moves(world, dtype):
@@ -129,6 +153,14 @@ def run_in_place(rank):
     assert (parameter == n).all()
     comm.all_reduce_(tensor=scalar, op="max")
     comm.reduce_(dst=0, tensor=scalar)
+    buffer = torch.full((n, 7), -1.0)
+    buffer[me] = me
+    comm.gather_into(buffer, buffer[me], dst=0)
+    if me == 0:
+        assert (buffer == torch.arange(n).view(n, 1)).all()
+        buffer += 1
+    comm.scatter_into(buffer[me], buffer, src=0)
+    assert (buffer[me] == me + 1).all()
 
 
 def test_in_place_and_by_name(world):
@@ -271,12 +303,151 @@ def wrong_calls(comm):
             "unknown reduce",
         ),
         (lambda: comm.all_to_all_into(torch.zeros(4 * n), ints), ValueError, "invalid tensor type"),
+        (lambda: comm.gather_into(None, one, n), ValueError, "invalid root rank"),
+        (lambda: comm.scatter_into(one, None, -1), ValueError, "invalid root rank"),
+        (lambda: comm.scatter_into(one, None, 2**70), ValueError, f"`src` is {2**70}, which is"),
+        (lambda: comm.scatter_into(torch.ones(1).expand(4), None, 0), ValueError, "share one"),
+        (lambda: comm.gather_into(None, one.to("meta"), 0), ValueError, "`input` is on meta"),
         (
             lambda: comm.all_to_all_into(torch.zeros(n, 2), torch.zeros(2 * n, 2)),
             ValueError,
             "elements",
         ),
     ]
+
+
+def wrong_at_root(comm):
+    """As wrong_calls(), of root 0, which alone is refused the call: arguments that others lack."""
+    n, one = comm.size, torch.ones(4)
+    return [
+        (lambda: comm.gather_into(None, one, 0), "`output` is undefined"),
+        (lambda: comm.gather_into(torch.zeros(4 * n + 1), one, 0), "`output`"),
+        (lambda: comm.scatter_into(one, None, 0), "`input` is undefined"),
+        (lambda: comm.scatter_into(one, torch.zeros(4 * n + 1), 0), "`input`"),
+        (lambda: comm.scatter_into(one, torch.zeros(4 * n).to("meta"), 0), "`input` is on meta"),
+    ]
+
+
+def wrong_messages(comm: Any):
+    """(call, the error's class, what it says): sends and receives that a rank is refused alone."""
+    n, one, array = comm.size, torch.ones(4), np.ones(4, dtype=np.float32)
+    for method, word in ((comm.send, "destination"), (comm.recv, "source")):
+        yield lambda m=method: m(one, n), ValueError, f"invalid {word} rank: {n}, allowed are 0 to"
+        yield lambda m=method: m(one, -1), ValueError, f"invalid {word} rank: -1"
+        yield lambda m=method: m(one, 2**70), ValueError, "which is out of range"
+        yield lambda m=method: m(one, 0, tag=-1), ValueError, "Tag must be nonnegative, got -1"
+        yield lambda m=method: m(one, 0, tag=2**31), ValueError, "Tag must be at most 2147483647"
+        yield lambda m=method: m(one, 0, tag=None), TypeError, "`tag` is of type NoneType"
+        yield lambda m=method: m(one, 0.5), TypeError, "is of type float, it must be an int"
+        yield lambda m=method: m(array, 0), TypeError, "`tensor` is of type numpy.ndarray"
+        yield lambda m=method: m(one.to("meta"), 0), ValueError, "`tensor` is on meta"
+        yield lambda m=method: m(one.to_sparse(), 0), ValueError, "only supports dense tensors"
+        yield lambda m=method: m(one, 0, timeout=timedelta(0)), ValueError, "at least 1 ms"
+        yield lambda m=method: m(one, 0, timeout=timedelta(-1)), ValueError, "at least 1 ms"
+        yield lambda m=method: m(one, 0, timeout=3), TypeError, "it must be a datetime.timedelta"
+    yield lambda: comm.send(one, None), TypeError, "`dst` is of type NoneType, it must be an int"
+    yield lambda: comm.recv(torch.ones(1).expand(4), 0), ValueError, "share one place"
+
+
+def run_wrong_messages(rank):
+    comm = goccl.Communicator()
+    if rank.rank == 0:
+        for i, (call, kind, text) in enumerate(wrong_messages(comm)):
+            refused(call, text, what=f"wrong message {i}", kinds=kind)
+    still_works(rank, comm)
+
+
+def test_messages_that_are_refused(world):
+    world.run(run_wrong_messages)
+
+
+def run_wrong_at_root(rank, number):
+    rank.init()
+    comm = goccl.Communicator()
+    call, text = wrong_at_root(comm)[number]
+    if rank.rank == 0:
+        refused(call, text, what=f"wrong at the root {number}", kinds=ValueError)
+    else:
+        one = torch.ones(4)
+        with pytest.raises(dist.DistBackendError, match="refused"):
+            comm.gather_into(None, one, 0) if number < 2 else comm.scatter_into(one, None, 0)
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_call_that_the_root_alone_is_refused(make_world, number):
+    make_world(2).run(run_wrong_at_root, number)
+
+
+def run_late_message(rank):
+    """A receive that ends at its timeout leaves the group, and what is sent later, as they are."""
+    rank.init()
+    comm = goccl.Communicator()
+    t, short = torch.zeros(3), timedelta(milliseconds=30)
+    if rank.rank == 0:
+        for source in (1, None):
+            with pytest.raises(goccl.OperationTimeoutError):
+                comm.recv(t, source, tag=8, timeout=short)
+    comm.barrier()
+    if rank.rank == 0:
+        assert comm.recv(t, tag=8, timeout=timedelta.max) == 1
+        assert t.tolist() == [1, 2, 3]
+    elif rank.rank == 1:
+        comm.send(torch.tensor([1.0, 2, 3]), 0, tag=8)
+    still_works(rank, comm)
+
+
+def test_a_receive_that_times_out(make_world):
+    make_world(2).run(run_late_message)
+
+
+def run_message_of_the_dead(rank, source):
+    rank.init()
+    comm = goccl.Communicator()
+    comm.barrier()
+    if rank.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(goccl.PeerFailedError) as raised:
+        comm.recv(torch.ones(4), source)
+    assert raised.value.ranks == [1]
+    with pytest.raises(goccl.PeerFailedError):
+        comm.send(torch.ones(4), 1)
+
+
+@both_transports
+@pytest.mark.parametrize("source", [1, None])
+def test_a_receive_from_one_that_has_died(make_world, transport, source):
+    world = make_world(2, env={"GOCCL_TRANSPORT": transport})
+    outcomes = world.outcomes(run_message_of_the_dead, source)
+    assert outcomes[0].ok, outcomes[0]
+
+
+def run_messages_mixed(rank):
+    """What one rank sends by a communicator another receives by torch.distributed, and back."""
+    rank.init()
+    comm, t = goccl.Communicator(), torch.full((5,), float(rank.rank))
+    for tag in range(20):
+        if rank.rank == 0:
+            comm.send(t, 1, tag=tag)
+            assert dist.recv(t, 1, tag=tag) == 1
+        else:
+            assert comm.recv(t, tag=tag) == 0
+            dist.send(t + 1, 0, tag=tag)
+    assert t.tolist() == ([20.0] if rank.rank == 0 else [19.0]) * 5
+
+
+def test_messages_with_torch_distributed(make_world):
+    make_world(2).run(run_messages_mixed)
+
+
+def run_message_in_batch(rank):
+    comm = goccl.Communicator()
+    dist.group.WORLD._start_coalescing(torch.device("cpu"))
+    refused(lambda: comm.send(torch.ones(1), 0), "cannot be a part of a coalesced batch")
+    still_works(rank, comm)
+
+
+def test_a_message_in_a_batch(world):
+    world.run(run_message_in_batch)
 
 
 def wrong_types(comm: Any):

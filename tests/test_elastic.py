@@ -345,7 +345,7 @@ def run_join(rank, members, dies):
                 rank.tell("at step 2")
                 rank.hear()
                 if rank.rank == 0:
-                    harness.until(lambda: comm.joining == rank.size - members)
+                    harness.until(lambda: comm.num_waiting == rank.size - members)
                 dist.barrier()
             if state.step == 5 and rank.rank in dies:
                 die()

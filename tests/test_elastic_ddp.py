@@ -312,7 +312,7 @@ def run_variants(rank, members):
             state.step += 1
             if state.step == JOIN and comm.size < members and rank.rank == 0:
                 rank.tell(comm.handle)
-                harness.until(lambda: comm.joining == 1, 30)
+                harness.until(lambda: comm.num_waiting == 1, 30)
             state.commit()
 
     train(state)

@@ -9,7 +9,7 @@ import goccl
 import harness
 import pytest
 import torch.distributed as dist
-from goccl._groups import Value
+from goccl import Setting
 
 
 def run_described(rank, transport):
@@ -32,11 +32,11 @@ def run_described(rank, transport):
     assert described.timeout == timedelta(seconds=60)
     assert described.liveness_grace == timedelta(seconds=10)
     assert set(described.thresholds) >= {"one_shot_max", "flat_max"}
-    assert described.settings["transport"] == Value(transport, "option")
-    assert described.settings["secret"] == Value("(hidden)", "option")
-    assert described.settings["alltoall_schedule"] == Value("window=2", "environment")
-    assert described.settings["net"] == Value("", "default")
-    assert described.settings["GOCCL_STORE"] == Value("", "default")
+    assert described.settings["transport"] == Setting(transport, "option")
+    assert described.settings["secret"] == Setting("(hidden)", "option")
+    assert described.settings["alltoall_schedule"] == Setting("window=2", "environment")
+    assert described.settings["net"] == Setting("", "default")
+    assert described.settings["GOCCL_STORE"] == Setting("", "default")
     assert described.alltoall_schedule == "window=2"
     with pytest.raises(FrozenInstanceError):
         described.size = 3  # type: ignore[misc]

@@ -57,7 +57,7 @@ def test_defaults_are_those_of_the_definition():
 
 
 def test_signature_and_docstrings_are_those_of_the_definition():
-    assert inspect.signature(goccl.Options) == inspect.signature(options.OptionFields)
+    assert inspect.signature(goccl.Options) == options.SIGNATURE
     assert goccl.Options.__doc__ == options.describe()
     for name in options.OPTIONS:
         assert getattr(goccl.Options, name).__doc__ == options.documentation(name)

@@ -133,7 +133,7 @@ def test_options_of_another_type_are_refused():
 
 def test_unknown_attribute():
     with pytest.raises(AttributeError, match="no attribute 'Optoins'"):
-        goccl.Optoins  # noqa: B018
+        goccl.Optoins  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_info_as_json():

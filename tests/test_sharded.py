@@ -36,7 +36,7 @@ class Counters(goccl.elastic.ShardedState):
         super().restore()
         if self._waits:  # so that the newcomer takes a dead rank's place
             self._waits = False
-            harness.until(lambda: self._comm.joining == 1)
+            harness.until(lambda: self._comm.num_waiting == 1)
 
     def sync(self):
         if self._resets:
@@ -147,7 +147,7 @@ def run_newcomer(rank, members, victim):
     else:
         rank.hear()
         if rank.rank == 0:
-            harness.until(lambda: comm.joining == 1)
+            harness.until(lambda: comm.num_waiting == 1)
     return goccl.elastic.run(train_steps)(state, range(members), [])
 
 

@@ -85,8 +85,12 @@ Raises:
     MismatchError: no rank has the global model as it was made, or what has come to some rank from
         others is not what was made.)")
       .def_property_readonly(
-          "version_number", method<Self>(&ProcessGroupGoccl::versionNumber),
-          "The version of the last checkpoint() or load_checkpoint() that succeeded; 0 before.");
+          "checkpoint_version", method<Self>(&ProcessGroupGoccl::checkpointVersion),
+          "The version of the last checkpoint() or load_checkpoint() that succeeded; 0 before.")
+      .def_property_readonly("version_number",
+                             old<Self>("version_number", "checkpoint_version",
+                                       method<Self>(&ProcessGroupGoccl::checkpointVersion)),
+                             "Deprecated: see checkpoint_version.");
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 // The operations of ProcessGroupGoccl: arguments are checked, brought to host memory in order, and
 // handed to the library as one call or several.
 
+#include <limits>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "arguments.h"
@@ -39,6 +41,8 @@ constexpr Kind kRecv{OpType::RECV, "goccl:recv", "recv"};
 constexpr Kind kRecvAnySource{OpType::RECVANYSOURCE, "goccl:recvAnySource", "recv"};
 constexpr Kind kBarrier{OpType::BARRIER, "goccl:barrier", "barrier"};
 constexpr Kind kMonitoredBarrier{OpType::BARRIER, "goccl:monitored_barrier", "barrier"};
+
+constexpr int64_t kMaxTag = std::numeric_limits<int>::max();
 
 // An argument as C takes it.
 template <typename T>
@@ -111,6 +115,18 @@ void checkPairs(at::TensorList outputs, at::TensorList inputs, const char* name)
   GOCCL_CHECK(outputs.size() == inputs.size(), name,
               "requires input/output tensor lists to have the same length, got ", inputs.size(),
               " inputs and ", outputs.size(), " outputs");
+}
+
+void checkTag(int64_t tag, const char* name) {
+  GOCCL_CHECK(tag >= 0, name, "Tag must be nonnegative, got ", tag);
+  GOCCL_CHECK(tag <= kMaxTag, name, "Tag must be at most ", kMaxTag, ", got ", tag);
+}
+
+// Checks the timeout of an operation, where one is given.
+milliseconds checkedTimeout(const std::optional<Timeout>& timeout, const char* name) {
+  GOCCL_CHECK(!timeout || timeout->count() > 0, name, "`timeout` is ",
+              timeout ? timeout->count() : 0, " ms, it must be at least 1 ms");
+  return timeout ? milliseconds(*timeout) : kUnsetTimeout;
 }
 
 // Checks the output of one tensor that has the inputs of all ranks.
@@ -339,20 +355,35 @@ WorkPtr ProcessGroupGoccl::gather(TensorLists& outputs, Tensors& inputs,
   });
 }
 
+auto ProcessGroupGoccl::gatherIntoCall(Buffers& buffers, const at::Tensor& output,
+                                       const at::Tensor& input, int64_t root) {
+  const char* name = "gather_into_tensor";
+  checkRoot(root, size_, name);
+  checkTensor(input, name, {"input"});
+  std::vector<void*> out;
+  if (rank_ == root) {
+    checkGathered(output, input, size_, name);
+    const std::vector<uint64_t> counts(size_, static_cast<uint64_t>(input.numel()));
+    out = blockStarts(buffers.out(output), counts, input.element_size());
+  }
+  return gatherCall(buffers, std::move(out), input, root);
+}
+
 WorkPtr ProcessGroupGoccl::gather_into_tensor(at::Tensor& output, at::Tensor& input,
                                               const c10d::GatherOptions& opts) {
-  const char* name = "gather_into_tensor";
   return start({kGather, input, {}, opts.timeout, opts.asyncOp}, [&](Operation& o) {
-    checkRoot(opts.rootRank, size_, name);
-    checkTensor(input, name, {"input"});
-    std::vector<void*> out;
+    auto call = gatherIntoCall(o.buffers, output, input, opts.rootRank);
     if (rank_ == opts.rootRank) {
-      checkGathered(output, input, size_, name);
       o.outputs = {output};
-      const std::vector<uint64_t> counts(size_, static_cast<uint64_t>(input.numel()));
-      out = blockStarts(o.buffers.out(output), counts, input.element_size());
     }
-    return gatherCall(o.buffers, std::move(out), input, opts.rootRank);
+    return call;
+  });
+}
+
+void ProcessGroupGoccl::gatherNow(const std::optional<at::Tensor>& output, const at::Tensor& input,
+                                  int64_t root) {
+  runNow({kGather, input, {}}, [&](Operation& o) {
+    return gatherIntoCall(o.buffers, output.value_or(at::Tensor()), input, root);
   });
 }
 
@@ -374,6 +405,28 @@ WorkPtr ProcessGroupGoccl::scatter(Tensors& outputs, TensorLists& inputs,
     }
     return callOf(library().scatter, std::move(in), o.buffers.out(output), countOf(output, type),
                   type.dtype, opts.rootRank);
+  });
+}
+
+void ProcessGroupGoccl::scatterNow(const at::Tensor& output, const std::optional<at::Tensor>& input,
+                                   int64_t root) {
+  const char* name = "scatter";
+  runNow({kScatter, input ? at::TensorList(*input) : at::TensorList(), {}}, [&](Operation& o) {
+    checkRoot(root, size_, name);
+    checkOutput(output, name, {"output"});
+    const ElementType type = movedAs(output.scalar_type());
+    const uint64_t count = countOf(output, type);
+    std::vector<const void*> in;
+    if (rank_ == root) {
+      const at::Tensor whole = input.value_or(at::Tensor());
+      checkTensor(whole, name, {"input"});
+      checkType(whole, output.scalar_type(), name, {"input"});
+      checkCount(whole, output.numel() * size_, name, {"input"},
+                 "input tensor must be the same size as output size times world size");
+      in = blockStarts(o.buffers.in(whole), std::vector<uint64_t>(size_, count),
+                       itemSize(output, type));
+    }
+    return callOf(library().scatter, std::move(in), o.buffers.out(output), count, type.dtype, root);
   });
 }
 
@@ -564,39 +617,64 @@ WorkPtr ProcessGroupGoccl::allreduce_sparse(Tensors& tensors, const c10d::Allred
 
 // ---- point to point ---------------------------------------------------------------------------
 
+auto ProcessGroupGoccl::sendCall(Buffers& buffers, const at::Tensor& tensor, int64_t dst,
+                                 int64_t tag) {
+  checkTensor(tensor, "send", {"tensor"});
+  GOCCL_CHECK(dst >= 0 && dst < size_, "send", "invalid destination rank: ", dst,
+              ", allowed are 0 to ", size_ - 1);
+  checkTag(tag, "send");
+  const ElementType type = movedAs(tensor.scalar_type());
+  return callOf(library().send, buffers.in(tensor), countOf(tensor, type), type.dtype, dst, tag);
+}
+
 WorkPtr ProcessGroupGoccl::send(Tensors& tensors, int dst, int tag) {
   return start({kSend, tensors, {}}, [&](Operation& o) {
-    const at::Tensor& tensor = single(tensors, "send", "");
-    checkTensor(tensor, "send", {"tensor"});
-    GOCCL_CHECK(dst >= 0 && dst < size_, "send", "invalid destination rank: ", dst,
-                ", allowed are 0 to ", size_ - 1);
-    GOCCL_CHECK(tag >= 0, "send", "Tag must be nonnegative, got ", tag);
-    const ElementType type = movedAs(tensor.scalar_type());
-    return callOf(library().send, o.buffers.in(tensor), countOf(tensor, type), type.dtype, dst,
-                  tag);
+    return sendCall(o.buffers, single(tensors, "send", ""), dst, tag);
   });
 }
 
-WorkPtr ProcessGroupGoccl::receive(Tensors& tensors, int src, int tag, const Kind& kind,
-                                   const char* name) {
-  return start({kind, tensors, tensors, kUnsetTimeout, true, src}, [&](Operation& o) {
-    GOCCL_CHECK(kind.type == OpType::RECVANYSOURCE || (src >= 0 && src < size_), name,
-                "invalid source rank: ", src, ", allowed are 0 to ", size_ - 1);
-    const at::Tensor& tensor = single(tensors, name, "");
-    checkOutput(tensor, name, {"tensor"});
-    GOCCL_CHECK(tag >= 0, name, "Tag must be nonnegative, got ", tag);
-    const ElementType type = movedAs(tensor.scalar_type());
-    return callOf(library().recv, o.buffers.out(tensor), countOf(tensor, type), type.dtype, src,
-                  tag);
+void ProcessGroupGoccl::sendNow(const at::Tensor& tensor, int64_t dst, int64_t tag,
+                                const std::optional<Timeout>& timeout) {
+  runNow({kSend, tensor, {}}, [&](Operation& o) {
+    o.timeout = checkedTimeout(timeout, "send");
+    return sendCall(o.buffers, tensor, dst, tag);
   });
+}
+
+auto ProcessGroupGoccl::receiveCall(Buffers& buffers, const at::Tensor& tensor,
+                                    std::optional<int64_t> src, int64_t tag, const char* name) {
+  GOCCL_CHECK(!src || (*src >= 0 && *src < size_), name, "invalid source rank: ", src.value_or(0),
+              ", allowed are 0 to ", size_ - 1);
+  checkOutput(tensor, name, {"tensor"});
+  checkTag(tag, name);
+  const ElementType type = movedAs(tensor.scalar_type());
+  return callOf(library().recv, buffers.out(tensor), countOf(tensor, type), type.dtype,
+                src.value_or(GOCCL_ANY_SOURCE), tag);
 }
 
 WorkPtr ProcessGroupGoccl::recv(Tensors& tensors, int src, int tag) {
-  return receive(tensors, src, tag, kRecv, "recv");
+  return start({kRecv, tensors, tensors, kUnsetTimeout, true, src}, [&](Operation& o) {
+    return receiveCall(o.buffers, single(tensors, "recv", ""), src, tag, "recv");
+  });
 }
 
 WorkPtr ProcessGroupGoccl::recvAnysource(Tensors& tensors, int tag) {
-  return receive(tensors, GOCCL_ANY_SOURCE, tag, kRecvAnySource, "recvAnysource");
+  const char* name = "recvAnysource";
+  Operation operation{kRecvAnySource, tensors, tensors, kUnsetTimeout, true, GOCCL_ANY_SOURCE};
+  return start(std::move(operation), [&](Operation& o) {
+    return receiveCall(o.buffers, single(tensors, name, ""), std::nullopt, tag, name);
+  });
+}
+
+int64_t ProcessGroupGoccl::recvNow(const at::Tensor& tensor, const std::optional<int64_t>& src,
+                                   int64_t tag, const std::optional<Timeout>& timeout) {
+  const int source = static_cast<int>(src.value_or(GOCCL_ANY_SOURCE));
+  const Kind& kind = src ? kRecv : kRecvAnySource;
+  const auto work = runNow({kind, tensor, {}, kUnsetTimeout, false, source}, [&](Operation& o) {
+    o.timeout = checkedTimeout(timeout, "recv");
+    return receiveCall(o.buffers, tensor, src, tag, "recv");
+  });
+  return work->sourceRank();
 }
 
 // ---- barriers ---------------------------------------------------------------------------------

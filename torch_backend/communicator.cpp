@@ -104,23 +104,26 @@ ReduceOp valueOf(const Given<ReduceOp>& given, const char*, const char*) {
                     ", and those of torch.distributed.ReduceOp, PREMUL_SUM with its factor");
 }
 
-// A collective of the group as a method. Its arguments are read where a refusal can be told to the
-// other ranks.
-template <typename... Arguments, typename... Names>
-auto collective(void (ProcessGroupGoccl::*now)(Arguments...), const char* method, Names... names) {
+// An operation of the group as a method. Its arguments are read where the refusal of a collective
+// can be told to the other ranks.
+template <bool kCollective = true, typename Result, typename... Arguments, typename... Names>
+auto blocking(Result (ProcessGroupGoccl::*now)(Arguments...), const char* method, Names... names) {
   return [=](const Communicator& self, Given<std::decay_t<Arguments>>... given) {
     const auto values = self.group->guarded(
-        [&] { return std::tuple<std::decay_t<Arguments>...>{valueOf(given, method, names)...}; });
+        [&] { return std::tuple<std::decay_t<Arguments>...>{valueOf(given, method, names)...}; },
+        kCollective);
     const py::gil_scoped_release released;
-    std::apply([&](const auto&... each) { (self.group.get()->*now)(each...); }, values);
+    return std::apply([&](const auto&... each) { return (self.group.get()->*now)(each...); },
+                      values);
   };
 }
 
 constexpr const char* kAbout =
-    R"(Blocking collectives on CPU tensors, with less around them than torch.distributed has.
+    R"(Blocking collectives, sends and receives of CPU tensors, with less around them than
+torch.distributed has.
 
-Nothing is set up: a communicator is another door to its group, and ends with it. Its calls take
-their places in the one order of the group's collectives. They may be mixed with those of
+Nothing is set up: a communicator is another door to its group, and ends with it. Its collectives
+take their places in the one order of the group's. They may be mixed with those of
 torch.distributed, if all ranks make them in the same order; which door a rank takes is its own
 affair, unless TORCH_DISTRIBUTED_DEBUG=DETAIL has torch make further calls with each of its own.
 Timeout, checks and errors are the group's.
@@ -129,6 +132,7 @@ Tensors are of any shape and strides: only their elements count, in the order of
 Every dtype of torch can be moved; those that can be reduced are the same as in torch.distributed.
 `op` is "sum", "avg", "product", "min", "max", "band", "bor" or "bxor", or one of
 torch.distributed.ReduceOp, PREMUL_SUM included. Ranks (`src`, `dst`) count within the group.
+A name that ends in _ changes its tensor; one that ends in _into fills `output` from `input`.
 
 A method returns when the result is there. It raises torch.distributed.DistBackendError where a
 peer has failed, was refused or has not come in time. It cannot be called between the start and the
@@ -190,22 +194,20 @@ void bindCommunicator(py::module_& module) {
       .def_property_readonly(
           "size", [](const Communicator& self) { return self.group->getSize(); },
           "How many ranks the group has.")
-      .def("all_reduce_",
-           collective(&ProcessGroupGoccl::allReduceNow, "all_reduce_", "tensor", "op"),
+      .def("all_reduce_", blocking(&ProcessGroupGoccl::allReduceNow, "all_reduce_", "tensor", "op"),
            py::arg("tensor"), py::arg("op") = "sum",
            "Reduces over all ranks' tensors, element by element, and leaves the result in each of "
            "them.\n\n"
            "Args:\n"
            "    tensor: of the same number of elements and dtype on all ranks.\n"
            "    op: the reduce operation, the same on all ranks." GOCCL_RAISES)
-      .def("broadcast_",
-           collective(&ProcessGroupGoccl::broadcastNow, "broadcast_", "tensor", "src"),
+      .def("broadcast_", blocking(&ProcessGroupGoccl::broadcastNow, "broadcast_", "tensor", "src"),
            py::arg("tensor"), py::arg("src"),
            "Copies the tensor of rank `src` to that of every other rank.\n\n"
            "Args:\n"
            "    tensor: of the same number of elements and dtype on all ranks.\n"
            "    src: the rank in the group whose tensor is copied." GOCCL_RAISES)
-      .def("reduce_", collective(&ProcessGroupGoccl::reduceNow, "reduce_", "tensor", "dst", "op"),
+      .def("reduce_", blocking(&ProcessGroupGoccl::reduceNow, "reduce_", "tensor", "dst", "op"),
            py::arg("tensor"), py::arg("dst"), py::arg("op") = "sum",
            "Reduces over all ranks' tensors, and leaves the result in that of rank `dst`; others "
            "are kept.\n\n"
@@ -214,7 +216,7 @@ void bindCommunicator(py::module_& module) {
            "    dst: the rank in the group that gets the result.\n"
            "    op: the reduce operation, the same on all ranks." GOCCL_RAISES)
       .def("all_gather_into",
-           collective(&ProcessGroupGoccl::allGatherNow, "all_gather_into", "output", "input"),
+           blocking(&ProcessGroupGoccl::allGatherNow, "all_gather_into", "output", "input"),
            py::arg("output"), py::arg("input"),
            "Fills `output` with the inputs of all ranks, one after the other in the order of "
            "ranks.\n\n"
@@ -224,8 +226,8 @@ void bindCommunicator(py::module_& module) {
            "        `output`." GOCCL_RAISES)
       .def(
           "reduce_scatter_into",
-          collective(&ProcessGroupGoccl::reduceScatterNow, "reduce_scatter_into", "output", "input",
-                     "op"),
+          blocking(&ProcessGroupGoccl::reduceScatterNow, "reduce_scatter_into", "output", "input",
+                   "op"),
           py::arg("output"), py::arg("input"), py::arg("op") = "sum",
           "Reduces over all ranks' inputs, and fills `output` with this rank's part of the result, "
           "one of\n"
@@ -237,8 +239,8 @@ void bindCommunicator(py::module_& module) {
           "    op: the reduce operation, the same on all ranks." GOCCL_RAISES)
       .def(
           "all_to_all_into",
-          collective(&ProcessGroupGoccl::allToAllNow, "all_to_all_into", "output", "input",
-                     "schedule"),
+          blocking(&ProcessGroupGoccl::allToAllNow, "all_to_all_into", "output", "input",
+                   "schedule"),
           py::arg("output"), py::arg("input"), py::kw_only(), py::arg("schedule") = "",
           "Sends part r of `input` to rank r, and receives part r of `output` from it; parts are "
           "equal.\n\n"
@@ -250,6 +252,64 @@ void bindCommunicator(py::module_& module) {
           "        \"parallel\" with all, \"window=2\" (1 to 254) with so many at most,\n"
           "        \"sequential\" with one; \"\" for that of the group. Memory that messages need\n"
           "        on their way, and ranks that send to one at a time, are bounded." GOCCL_RAISES)
+      .def(
+          "gather_into",
+          blocking(&ProcessGroupGoccl::gatherNow, "gather_into", "output", "input", "dst"),
+          py::arg("output"), py::arg("input"), py::arg("dst"),
+          "Fills `output` of rank `dst` with the inputs of all ranks, one after the other in the "
+          "order of\nranks.\n\n"
+          "Args:\n"
+          "    output: of `size` times as many elements as `input`, and of its dtype. It is used\n"
+          "        on rank `dst` alone, and may be None on others.\n"
+          "    input: of the same number of elements and dtype on all ranks; on rank `dst` it may\n"
+          "        be that rank's part of `output`.\n"
+          "    dst: the rank in the group that gets the inputs." GOCCL_RAISES)
+      .def("scatter_into",
+           blocking(&ProcessGroupGoccl::scatterNow, "scatter_into", "output", "input", "src"),
+           py::arg("output"), py::arg("input"), py::arg("src"),
+           "Fills the output of each rank with its part of the input of rank `src`, one of `size` "
+           "equal\nparts in the order of ranks.\n\n"
+           "Args:\n"
+           "    output: of the same number of elements and dtype on all ranks; on rank `src` it\n"
+           "        may be that rank's part of `input`.\n"
+           "    input: of `size` times as many elements as `output`, and of its dtype. It is used\n"
+           "        on rank `src` alone, and may be None on others.\n"
+           "    src: the rank in the group whose input is scattered." GOCCL_RAISES)
+      .def(
+          "send",
+          blocking<false>(&ProcessGroupGoccl::sendNow, "send", "tensor", "dst", "tag", "timeout"),
+          py::arg("tensor"), py::arg("dst"), py::kw_only(), py::arg("tag") = 0,
+          py::arg("timeout") = py::none(),
+          "Sends a tensor to rank `dst`, which must receive as many elements of that dtype.\n\n"
+          "Sends and receives of two ranks with one tag meet in the order of their calls. They "
+          "have no\nplace in the order of collectives. `tensor` may be changed when send() has "
+          "returned. A long one\nis sent when it is received: of two ranks that send to each "
+          "other, one must receive first.\n\n"
+          "Args:\n"
+          "    tensor: what is sent.\n"
+          "    dst: the rank in the group that receives it.\n"
+          "    tag: 0 to 2**31 - 1; a receive takes what was sent with its own tag.\n"
+          "    timeout: how long it may take; None: the group's. The group is broken then." GOCCL_RAISES
+          "\n\nExample:\n"
+          "    >>> comm.send(activations, comm.rank + 1)")
+      .def("recv",
+           blocking<false>(&ProcessGroupGoccl::recvNow, "recv", "tensor", "src", "tag", "timeout"),
+           py::arg("tensor"), py::arg("src") = py::none(), py::kw_only(), py::arg("tag") = 0,
+           py::arg("timeout") = py::none(),
+           "Receives into a tensor what a rank sends.\n\n"
+           "Args:\n"
+           "    tensor: of the number of elements and the dtype that are sent; it is filled.\n"
+           "    src: the rank in the group that sends; None: any.\n"
+           "    tag: 0 to 2**31 - 1, of the send.\n"
+           "    timeout: how long it may take; None: the group's. The group goes on after one "
+           "that is\n"
+           "        over.\n\n"
+           "Returns:\n"
+           "    The rank in the group that has sent it." GOCCL_RAISES
+           "\n    goccl.PeerFailedError: the rank it receives from has ended; of a receive from "
+           "any rank, any\n        has.\n\n"
+           "Example:\n"
+           "    >>> source = comm.recv(work_item, tag=3)")
 #ifdef GOCCL_TORCH_RECONFIGURES
       .def(
           "reconfigure",

@@ -49,4 +49,18 @@ auto method(Result (Group::*call)(Arguments...) const) {
   };
 }
 
+// The same under the name of an earlier release, which warns.
+template <typename Self, typename Getter>
+auto old(const char* name, const char* now, Getter get) {
+  return [=](Self& self) {
+    const auto text = c10::str("goccl: ", name, " is now ", now,
+                               "; the old name goes after one "
+                               "release");
+    if (PyErr_WarnEx(PyExc_DeprecationWarning, text.c_str(), 1) < 0) {
+      throw pybind11::error_already_set();
+    }
+    return get(self);
+  };
+}
+
 }  // namespace goccl

@@ -4,12 +4,15 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
+
+#include "timeout.h"
 
 namespace goccl {
 
@@ -43,9 +46,15 @@ template <>
 inline constexpr const char* kExpected<at::Tensor> =
     "a torch.Tensor (torch.from_numpy() makes one of an array)";
 template <>
+inline constexpr const char* kExpected<std::optional<at::Tensor>> = "a torch.Tensor or None";
+template <>
 inline constexpr const char* kExpected<int> = "an int";
 template <>
 inline constexpr const char* kExpected<int64_t> = "an int";
+template <>
+inline constexpr const char* kExpected<std::optional<int64_t>> = "an int or None";
+template <>
+inline constexpr const char* kExpected<std::optional<Timeout>> = "a datetime.timedelta or None";
 template <>
 inline constexpr const char* kExpected<std::string> = "a str";
 template <>
@@ -58,9 +67,14 @@ inline constexpr const char* kExpected<std::optional<pybind11::bytes>> = "bytes 
 template <typename T>
 T valueOf(const Given<T>& given, const char* method, const char* name) {
   pybind11::detail::make_caster<T> caster;
-  TORCH_CHECK_TYPE(caster.load(given.object, true), "goccl.Communicator.", method,
-                   "(): incompatible function arguments: `", name, "` is of type ",
-                   Py_TYPE(given.object.ptr())->tp_name, ", it must be ", kExpected<T>);
+  const bool loaded = caster.load(given.object, true);
+  TORCH_CHECK_VALUE(loaded || !PyLong_Check(given.object.ptr()) ||
+                        std::string_view(kExpected<T>).substr(0, 6) != "an int",
+                    "goccl.Communicator.", method, "(): `", name, "` is ",
+                    std::string(pybind11::str(given.object)), ", which is out of range");
+  TORCH_CHECK_TYPE(loaded, "goccl.Communicator.", method, "(): incompatible function arguments: `",
+                   name, "` is of type ", Py_TYPE(given.object.ptr())->tp_name, ", it must be ",
+                   kExpected<T>);
   return pybind11::detail::cast_op<T>(std::move(caster));
 }
 

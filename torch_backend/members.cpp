@@ -128,8 +128,12 @@ Raises:
           "A text that names this process to those that want to join(). It stays the same while "
           "the group lives. Without GOCCL_SECRET whoever has it can join.")
       .def_property_readonly(
-          "joining", method<Self>(&ProcessGroupGoccl::joining),
+          "num_waiting", method<Self>(&ProcessGroupGoccl::numWaiting),
           "How many processes wait at this rank to be let in; other ranks may know of others.")
+      .def_property_readonly(
+          "joining",
+          old<Self>("joining", "num_waiting", method<Self>(&ProcessGroupGoccl::numWaiting)),
+          "Deprecated: see num_waiting.")
       .def_property_readonly("epoch", method<Self>(&ProcessGroupGoccl::epoch),
                              "How often the group has begun anew with other members; 0 at first.")
       .def_property_readonly(

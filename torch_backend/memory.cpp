@@ -111,7 +111,9 @@ std::unordered_map<std::string, uint64_t> memoryStats() {
   uint64_t given = 0;
   uint64_t taken = 0;
   check(library().mem_stats(&registered, &given, &taken));
-  return {{"registered", registered}, {"given", given}, {"taken", taken}};
+  return {{"registered_bytes", registered},
+          {"read_by_peers_bytes", given},
+          {"read_from_peers_bytes", taken}};
 }
 
 void bindMemory(py::module_& module) {

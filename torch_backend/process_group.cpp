@@ -186,12 +186,14 @@ void ProcessGroupGoccl::checkStart(goccl_result result) const {
   }
 }
 
-void ProcessGroupGoccl::refuseInBatch(const char* title) {
+void ProcessGroupGoccl::refuseInBatch(const char* title, bool collective) {
   if (batches_.any()) {
-    guarded([&] {
-      TORCH_CHECK_VALUE(!batches_.recording(), title,
-                        ": a call that blocks cannot be a part of a coalesced batch");
-    });
+    guarded(
+        [&] {
+          TORCH_CHECK_VALUE(!batches_.recording(), title,
+                            ": a call that blocks cannot be a part of a coalesced batch");
+        },
+        collective);
   }
 }
 

@@ -236,20 +236,18 @@ class ProcessGroupGoccl : public c10d::Backend {
   // As goccl_comm_checkpoint() and its kin.
   void checkpoint(std::string global, std::string local, int replicas);
   Checkpoint loadCheckpoint();
-  uint64_t versionNumber() const {
-    return ask<uint64_t>(library().comm_checkpoint_version, comm());
-  }
+  uint64_t checkpointVersion() const { return ask<uint64_t>(library().comm_checkpoint_version, comm()); }
   // A group of one becomes a part of the group that has the handles, or of that which is found
   // where GOCCL_JOIN, GOCCL_STORE or the group's own store say.
   void join(const std::vector<std::string>& handles, std::optional<Timeout> timeout);
   // Lets such groups find this one, in its own store or at the etcd of GOCCL_STORE.
   void publish();
   std::string handle() const { return written(library().comm_handle, anyComm()); }
-  int joining() const { return ask<int>(library().comm_num_waiting, comm()); }
+  int numWaiting() const { return ask<int>(library().comm_num_waiting, comm()); }
 
-  // Collectives that have ended when they return, on the calling thread and with as little as
-  // possible around the library's call. They take their places in the order of the others. Roots
-  // are ranks of this group.
+  // Operations that have ended when they return, on the calling thread and with as little as
+  // possible around the library's call. Collectives take their places in the order of the others.
+  // Roots, sources and destinations are ranks of this group.
   void allReduceNow(const at::Tensor& tensor, const c10d::ReduceOp& op);
   void broadcastNow(const at::Tensor& tensor, int64_t root);
   void reduceNow(const at::Tensor& tensor, int64_t root, const c10d::ReduceOp& op);
@@ -258,7 +256,16 @@ class ProcessGroupGoccl : public c10d::Backend {
                         const c10d::ReduceOp& op);
   // The schedule is as in goccl_call; "": the group's.
   void allToAllNow(const at::Tensor& output, const at::Tensor& input, const std::string& schedule);
+  // The output is read on the root only, the input likewise; they may be none on other ranks.
+  void gatherNow(const std::optional<at::Tensor>& output, const at::Tensor& input, int64_t root);
+  void scatterNow(const at::Tensor& output, const std::optional<at::Tensor>& input, int64_t root);
   void barrierNow();
+  // No timeout: the group's.
+  void sendNow(const at::Tensor& tensor, int64_t dst, int64_t tag,
+               const std::optional<Timeout>& timeout);
+  // Returns the source. No source: any.
+  int64_t recvNow(const at::Tensor& tensor, const std::optional<int64_t>& src, int64_t tag,
+                  const std::optional<Timeout>& timeout);
 
  private:
   // The communicator; throws after shutdown(), and before it has members.
@@ -288,9 +295,10 @@ class ProcessGroupGoccl : public c10d::Backend {
   template <typename Prepare>
   WorkPtr start(Operation operation, Prepare prepare);
   // Makes one library call and returns when it has ended. A work is made only where one is needed:
-  // by a profiler, or a wait that takes longer than the library's start.
+  // by a profiler, a receive, or a wait that takes longer than the library's start; else nullptr is
+  // returned.
   template <typename Prepare>
-  void runNow(Operation operation, Prepare prepare);
+  WorkPtr runNow(Operation operation, Prepare prepare);
   // Starts several as one work, or records them.
   template <typename Prepare>
   WorkPtr startAll(Operation operation, Prepare prepare);
@@ -303,7 +311,7 @@ class ProcessGroupGoccl : public c10d::Backend {
   // Drops the batches of all threads in which something was recorded.
   void dropBatches(const std::string& why);
   // Refuses a call of a thread that is coalescing.
-  void refuseInBatch(const char* title);
+  void refuseInBatch(const char* title, bool collective = true);
 
   // Each checks the arguments of one operation, adds its memory to `buffers`, and returns its call.
   auto broadcastCall(Buffers& buffers, const at::Tensor& tensor, int64_t root);
@@ -313,12 +321,16 @@ class ProcessGroupGoccl : public c10d::Backend {
   auto allGatherCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
                      const char* name);
   auto gatherCall(Buffers& buffers, std::vector<void*> out, const at::Tensor& input, int64_t root);
+  auto gatherIntoCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
+                      int64_t root);
   auto reduceScatterCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
                          const c10d::ReduceOp& op, const char* name);
   auto allToAllCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
                     const std::vector<int64_t>& outputSplits,
                     const std::vector<int64_t>& inputSplits);
-  WorkPtr receive(Tensors& tensors, int src, int tag, const Kind& kind, const char* name);
+  auto sendCall(Buffers& buffers, const at::Tensor& tensor, int64_t dst, int64_t tag);
+  auto receiveCall(Buffers& buffers, const at::Tensor& tensor, std::optional<int64_t> src,
+                   int64_t tag, const char* name);
   // One contiguous block from every rank, in the order of ranks.
   Tensors gatherBlocks(const at::Tensor& mine, const std::vector<std::vector<int64_t>>& sizes,
                        std::chrono::milliseconds timeout);
@@ -381,13 +393,14 @@ WorkPtr ProcessGroupGoccl::startAll(Operation operation, Prepare prepare) {
 }
 
 template <typename Prepare>
-void ProcessGroupGoccl::runNow(Operation operation, Prepare prepare) {
+WorkPtr ProcessGroupGoccl::runNow(Operation operation, Prepare prepare) {
   operation.async = false;
-  auto call = guarded([&] { return prepare(operation); });
-  refuseInBatch(operation.kind.title);
+  auto call = guarded([&] { return prepare(operation); }, !operation.pointToPoint());
+  refuseInBatch(operation.kind.title, !operation.pointToPoint());
   if (at::hasCallbacks()) {
-    launch(operation, call)->wait();
-    return;
+    auto work = launch(operation, call);
+    work->wait();
+    return work;
   }
   auto extension = extend(operation.timeout);
   Start start;
@@ -397,11 +410,12 @@ void ProcessGroupGoccl::runNow(Operation operation, Prepare prepare) {
   if (start.handle == GOCCL_WORK_DONE) {
     operation.buffers.finish();
     hooks_->follow();
-    return;
+    return nullptr;
   }
   auto work = newWork(comm, operation);
   work->begin(start, std::move(operation), std::move(extension));
   work->wait();
+  return work;
 }
 
 }  // namespace goccl

@@ -14,7 +14,9 @@ dist.init_process_group("goccl")
 mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
 torch.manual_seed(0)
 
-with goccl.MemPool():  # what FSDP gathers lies in shareable memory: nothing is copied on the way
+with (
+    goccl.use_shareable_memory()
+):  # what FSDP gathers lies in shareable memory: nothing is copied on the way
     model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256))
     for layer in model:
         if isinstance(layer, nn.Linear):

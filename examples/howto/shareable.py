@@ -16,7 +16,7 @@ dist.all_reduce(gradients)
 assert goccl.is_shareable(gradients)
 assert gradients[0] == dist.get_world_size()
 
-with goccl.MemPool():  # what torch allocates here lies there: DDP's buckets, too
+with goccl.use_shareable_memory():  # what torch allocates here lies there: DDP's buckets, too
     model = DistributedDataParallel(torch.nn.Linear(512, 512), gradient_as_bucket_view=True)
     for _ in range(3):
         model(torch.randn(8, 512)).sum().backward()

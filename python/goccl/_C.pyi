@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 from torch import Tensor, dtype
 from torch._C._distributed_c10d import Backend, ProcessGroup, ReduceOp, Store
 from torch._C._distributed_c10d import Work as _Work
+from typing_extensions import deprecated
 
 from goccl._groups import Member
 from goccl._options import OptionFields
@@ -62,6 +63,9 @@ class _Members:
     @property
     def handle(self) -> str: ...
     @property
+    def num_waiting(self) -> int: ...
+    @property
+    @deprecated("is now num_waiting")
     def joining(self) -> int: ...
     @property
     def epoch(self) -> int: ...
@@ -76,6 +80,9 @@ class _Members:
         """Returns the newest version that counts, this rank's models of it, and orphans."""
 
     @property
+    def checkpoint_version(self) -> int: ...
+    @property
+    @deprecated("is now checkpoint_version")
     def version_number(self) -> int: ...
 
 class ProcessGroupGoccl(_Members, Backend):
@@ -107,11 +114,11 @@ class Work(_Work):
         """Tells with how many ranks' contributions the collectives have ended."""
 
 class Communicator(_Members):
-    """Blocking collectives on CPU tensors, with less around them than torch.distributed's functions
-    have.
+    """Blocking collectives, sends and receives of CPU tensors, with less around them than
+    torch.distributed's functions have.
 
-    Its calls take their places in the one order of the group's collectives, and may be mixed with
-    those of torch.distributed. Ranks count within the group. See help(goccl.Communicator).
+    Its collectives take their places in the one order of the group's, and may be mixed with those
+    of torch.distributed. Ranks count within the group. See help(goccl.Communicator).
 
     group: a process group with the back end goccl; None for the default group.
     """
@@ -148,6 +155,28 @@ class Communicator(_Members):
 
         schedule: "sequential", "window=2" and the like, or "parallel"; "" for that of the group.
         """
+
+    def gather_into(self, output: Tensor | None, input: Tensor, dst: int) -> None:  # noqa: A002
+        """Fills `output` of rank `dst` with the inputs of all ranks, one after the other in the
+        order of ranks."""
+
+    def scatter_into(self, output: Tensor, input: Tensor | None, src: int) -> None:  # noqa: A002
+        """Fills the output of each rank with its part of the input of rank `src`."""
+
+    def send(
+        self, tensor: Tensor, dst: int, *, tag: int = 0, timeout: timedelta | None = None
+    ) -> None:
+        """Sends a tensor to rank `dst`."""
+
+    def recv(
+        self,
+        tensor: Tensor,
+        src: int | None = None,
+        *,
+        tag: int = 0,
+        timeout: timedelta | None = None,
+    ) -> int:
+        """Receives into a tensor what rank `src`, or any, sends, and returns who has sent it."""
 
     def reconfigure(
         self, uuid: str, handles: list[str] | set[str], *, timeout: timedelta | None = None

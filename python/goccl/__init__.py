@@ -5,11 +5,12 @@ the installed package. This module has
 
 - goccl.Options, the options of a group;
 - goccl.describe and goccl.transports, what a group is made of, as data; goccl.algorithm, what ran;
-- goccl.Communicator, collectives with less around them;
-- goccl.empty, goccl.zeros, their *_like, and goccl.MemPool, tensors on which collectives of one
-  host, or over RDMA, are faster;
+- goccl.Communicator, collectives, sends and receives with less around them;
+- goccl.empty, goccl.zeros, their *_like, and goccl.use_shareable_memory, tensors on which
+  collectives of one host, or over RDMA, are faster;
 - goccl.elastic, training that goes on when workers die or join;
 - goccl.Error and its subclasses, the exceptions of failures (help(goccl.errors));
+- goccl.torchft, for managers of torchft;
 - goccl.register, for where entry points are off.
 
 help(goccl.Options) tells the options of a group. Environment variables can set most of them, too;
@@ -24,15 +25,17 @@ from typing import TYPE_CHECKING, Any
 from goccl._later import when_imported
 
 if TYPE_CHECKING:
-    from goccl import elastic
+    from typing_extensions import deprecated
+
+    from goccl import elastic, errors, torchft  # noqa: F401  what is imported by its own name
     from goccl._C import Communicator, ProcessGroupGoccl
-    from goccl._groups import Description, Member, algorithm, describe, transports
+    from goccl._groups import Description, Member, Setting, algorithm, describe, transports
     from goccl._memory import (
-        MemPool,
         empty,
         empty_like,
         is_shareable,
         memory_stats,
+        use_shareable_memory,
         zeros,
         zeros_like,
     )
@@ -50,33 +53,11 @@ if TYPE_CHECKING:
 
     Options = ProcessGroupGoccl.Options
 
-__version__ = "0.1.0"
+    @deprecated("is now goccl.use_shareable_memory")
+    class MemPool(use_shareable_memory): ...
 
-_NATIVE = ("Communicator", "Options")
-_MODULES = {
-    "errors": (
-        "AbortedError",
-        "Error",
-        "ExcludedError",
-        "MismatchError",
-        "NoQuorumError",
-        "OperationTimeoutError",
-        "PeerFailedError",
-        "RevokedError",
-        "UnsupportedError",
-    ),
-    "_groups": ("Description", "Member", "algorithm", "describe", "transports"),
-    "_memory": (
-        "MemPool",
-        "empty",
-        "empty_like",
-        "is_shareable",
-        "memory_stats",
-        "zeros",
-        "zeros_like",
-    ),
-}
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+__version__ = "0.1.0"
 
 __all__ = [
     "AbortedError",
@@ -84,7 +65,6 @@ __all__ = [
     "Description",
     "Error",
     "ExcludedError",
-    "MemPool",
     "Member",
     "MismatchError",
     "NoQuorumError",
@@ -92,20 +72,45 @@ __all__ = [
     "Options",
     "PeerFailedError",
     "RevokedError",
+    "Setting",
     "UnsupportedError",
-    "__version__",
     "algorithm",
     "describe",
     "elastic",
     "empty",
     "empty_like",
+    "errors",
     "is_shareable",
     "memory_stats",
     "register",
     "transports",
+    "use_shareable_memory",
     "zeros",
     "zeros_like",
 ]
+
+_NATIVE = ("Communicator", "Options")
+# Imported when they are first used: they import torch. torchft is no part of __all__, for
+# `from goccl import *` would need the package torchft.
+_MODULES = ("elastic", "errors", "torchft")
+_OLD = {"MemPool": "use_shareable_memory"}
+_MODULE_OF = {
+    name: module
+    for module, names in {
+        "_groups": ("Description", "Member", "Setting", "algorithm", "describe", "transports"),
+        "_memory": (
+            "empty",
+            "empty_like",
+            "is_shareable",
+            "memory_stats",
+            "use_shareable_memory",
+            "zeros",
+            "zeros_like",
+        ),
+        "errors": tuple(name for name in __all__ if name.endswith("Error")),
+    }.items()
+    for name in names
+}
 
 
 def register() -> None:
@@ -126,21 +131,28 @@ def _autoload() -> None:
         logging.getLogger("goccl").warning('the backend "goccl" could not be registered: %r', error)
 
 
-def __getattr__(name: str) -> Any:
-    if name in _NATIVE:
-        from goccl._native import load
+if not TYPE_CHECKING:  # where a module has __getattr__, a type checker takes any name for its own
 
-        native = load()
-        return native.Communicator if name == "Communicator" else native.ProcessGroupGoccl.Options
-    if name in _MODULE_OF:
-        return getattr(importlib.import_module(f"goccl.{_MODULE_OF[name]}"), name)
-    if name == "elastic":
-        return importlib.import_module("goccl.elastic")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _OLD:
+            from goccl._old import warn_of_old
+
+            warn_of_old(f"goccl.{name}", f"goccl.{_OLD[name]}")
+            name = _OLD[name]
+        if name in _NATIVE:
+            from goccl._native import load
+
+            native = load()
+            return getattr(native if name == "Communicator" else native.ProcessGroupGoccl, name)
+        if name in _MODULE_OF:
+            return getattr(importlib.import_module(f"goccl.{_MODULE_OF[name]}"), name)
+        if name in _MODULES:
+            return importlib.import_module(f"goccl.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_NATIVE, *_MODULE_OF, "elastic"])
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])
 
 
 # Not before torch is there: its import takes seconds, which `goccl --version` does without.

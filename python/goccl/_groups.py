@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from goccl._native import load
 from goccl._options import VARIABLES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from typing import Literal
 
     import torch.distributed
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
 
     Group: TypeAlias = torch.distributed.ProcessGroup | Communicator | ProcessGroupGoccl | None
     Source: TypeAlias = Literal["option", "environment", "default"]
+    Transport: TypeAlias = Literal["self", "mem", "shm", "tcp", "verbs"]
+
+# Of a description that is printed.
+_MOST_LINES = 32
+_MOST_NUMBERS = 8  # in a line, where they are not consecutive
 
 
 class Member(NamedTuple):
@@ -37,8 +44,8 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Value:
-    """The value of a setting.
+class Setting:
+    """What an option, or a variable of the environment, is set to.
 
     Attributes:
         value: as it was given; "" where nothing was. A secret is "(hidden)".
@@ -49,14 +56,17 @@ class Value:
     source: Source
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Description:
     """What a process group is made of. Lists have one entry a rank, in the order of ranks.
+
+    Printed it is a text for people. dataclasses.asdict() makes plain data of it.
 
     Attributes:
         name: of the group.
         rank: of this process, in the group.
         size: how many ranks the group has.
+        epoch: how often the members have changed; 0 at first.
         global_ranks: the number of each rank in the job.
         hosts: the host of each rank.
         pids: the process of each rank, as its own host numbers it.
@@ -79,10 +89,11 @@ class Description:
     name: str
     rank: int
     size: int
+    epoch: int
     global_ranks: list[int]
     hosts: list[str]
     pids: list[int]
-    transports: list[str]
+    transports: list[Transport]
     reasons: list[str]
     interface: str
     addresses: list[str]
@@ -93,7 +104,46 @@ class Description:
     algorithms: str
     timeout: timedelta
     liveness_grace: timedelta
-    settings: dict[str, Value]
+    settings: dict[str, Setting]
+
+    def __repr__(self) -> str:
+        lines = [
+            f"group {self.name!r}: rank {self.rank} of {self.size}, epoch {self.epoch}",
+            *self._members(),
+            f"interface     {self.interface or '-'}, listens at {', '.join(self.addresses) or '-'}",
+            f"timeout       {self.timeout}; a host is given up after {self.liveness_grace}",
+            f"algorithms    {self.algorithms or 'any'}",
+            f"all-to-all    {self.alltoall_schedule or 'by size'}",
+        ]
+        if self.oversubscribed:
+            lines.append("CPUs          fewer than ranks on some host: ranks wait by sleeping")
+        given = {name: s for name, s in self.settings.items() if s.source != "default"}
+        lines += [f"set           {name}={s.value} ({s.source})" for name, s in given.items()]
+        return "\n".join(lines if given else [*lines, "set           nothing"])
+
+    def _members(self) -> Iterator[str]:
+        """Yields a line for each run of ranks that differ in nothing but their numbers."""
+        ranks = enumerate(zip(self.hosts, self.transports, self.reasons, strict=True))
+        runs = groupby(ranks, key=lambda numbered: numbered[1])
+        for (host, transport, reason), run in islice(runs, _MOST_LINES):
+            members = [rank for rank, _ in run]
+            named = _numbers(members)
+            if (numbers := [self.global_ranks[rank] for rank in members]) != members:
+                named += f" (global {_numbers(numbers)})"
+            how = f"{transport}: {reason}" if reason else "this process"
+            pids = _numbers([self.pids[rank] for rank in members])
+            yield f"rank {named:<8} {how}; host {host}, pid {pids}"
+        if rest := sum(len(list(run)) for _, run in runs):
+            yield f"and {rest} more ranks: see the attributes hosts, transports and reasons"
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    """Numbers as text: consecutive ones as "0-3", and the first of many others."""
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) > 2 and list(numbers) == list(range(first, last + 1)):
+        return f"{first}-{last}"
+    few = ",".join(map(str, numbers[:_MOST_NUMBERS]))
+    return few if len(numbers) <= _MOST_NUMBERS else f"{few},..."
 
 
 def describe(group: Group = None) -> Description:
@@ -113,11 +163,20 @@ def describe(group: Group = None) -> Description:
 
     >>> goccl.describe().interface
     'eth0'
+    >>> goccl.describe()
+    group '0': rank 0 of 3, epoch 0
+    rank 0        this process; host alpha, pid 4711
+    rank 1,2      shm: they share a host and its memory; host alpha, pid 4712, 4713
+    interface     eth0, listens at 10.0.0.7:40123
+    timeout       0:30:00; a host is given up after 0:00:10
+    algorithms    any
+    all-to-all    by size
+    set           GOCCL_DEBUG=INFO (environment)
     """
     return _describe(group, "goccl.describe")
 
 
-def transports(group: Group = None) -> dict[int, str]:
+def transports(group: Group = None) -> dict[int, Transport]:
     """Tells which transport joins this rank to each rank of a group. No other rank need call it.
 
     Args:
@@ -166,7 +225,7 @@ def _describe(group: Group, function: str) -> Description:
         timedelta(milliseconds=facts.pop(f"{name}_ms")) for name in ("timeout", "liveness_grace")
     )
     set_to = {
-        VARIABLES[name].option or name: Value(**value)
+        VARIABLES[name].option or name: Setting(**value)
         for name, value in facts.pop("settings").items()
     }
     return Description(**facts, timeout=timeout, liveness_grace=grace, settings=set_to)

@@ -17,9 +17,11 @@ new ones.
 from __future__ import annotations
 
 import operator
+from contextlib import ContextDecorator
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from goccl._native import load
+from goccl._old import warn_of_old
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -169,9 +171,9 @@ def is_shareable(tensor: torch.Tensor) -> bool:
         tensor: any.
 
     Returns:
-        True for tensors that empty(), its siblings or a MemPool made, and for views of them; of a
-        tensor that was made around their memory by other means, such as torch.from_numpy(), it is
-        not known.
+        True for tensors that empty() or its siblings made, or torch in use_shareable_memory(), and
+        for views of them. Of a tensor that was made around their memory by other means, such as
+        torch.from_numpy(), it is not known.
 
     Raises:
         TypeError: `tensor` is something else.
@@ -183,34 +185,59 @@ def is_shareable(tensor: torch.Tensor) -> bool:
 
 
 def memory_stats() -> dict[str, int]:
-    """Tells what adapters do with this process's shareable memory.
+    """Tells what RDMA adapters do with this process's shareable memory.
 
     Returns:
-        Numbers of bytes by name. "registered" is what adapters have access to now, and what is
-        locked; what groups over verbs keep for themselves counts, too. "given" is what peers have
-        read there by themselves, "taken" what was read so of peers' memory. Where both stay 0 over
-        verbs, tensors are copied: they are ordinary, too small, or could not be registered (see
-        the log).
+        Numbers of bytes, by name:
+
+        - "registered_bytes": what adapters have access to now, which is locked; what groups over
+          verbs keep for themselves counts, too.
+        - "read_by_peers_bytes": what peers have read of this process's tensors without a copy,
+          since the library was loaded.
+        - "read_from_peers_bytes": what was read so of peers' tensors.
+
+        Where the last two stay 0 over verbs, tensors are copied: they are ordinary, too small, or
+        could not be registered (see the log).
+
+    >>> goccl.memory_stats()["registered_bytes"]
+    0
     """
-    found: dict[str, int] = load().memory_stats()
-    return found
+    return _Stats(load().memory_stats())
 
 
-class MemPool:
+class _Stats(dict[str, int]):
+    """Numbers by name, which can be asked for by their old names, too."""
+
+    def __missing__(self, name: str) -> int:
+        known = _OLD_STATS.get(name)
+        if known is None:
+            raise KeyError(name)
+        warn_of_old(f'memory_stats()["{name}"]', f'memory_stats()["{known}"]')
+        return self[known]
+
+
+_OLD_STATS = {
+    "registered": "registered_bytes",
+    "given": "read_by_peers_bytes",
+    "taken": "read_from_peers_bytes",
+}
+
+
+class use_shareable_memory(ContextDecorator):  # noqa: N801  a context, as torch.no_grad is
     """A context in which torch allocates this thread's CPU tensors of 16 KiB or more in shareable
     memory.
 
-    So do DDP for the buckets of gradients and FSDP for flat parameters, if they are made, and used,
+    DDP allocates the buckets of gradients so, and FSDP flat parameters, if they are made, and used,
     inside: DDP makes its buckets anew in the second step. Tensors live on after the context.
-    Contexts may be nested. Where no such memory is to be had, as in a forked DataLoader worker,
-    tensors are ordinary.
+    Contexts may be nested, and decorate functions. Where no such memory is to be had, as in a
+    forked DataLoader worker, tensors are ordinary.
 
-    >>> with goccl.MemPool():
+    >>> with goccl.use_shareable_memory():
     ...     model = DistributedDataParallel(model)
     ...     train(model)
     """
 
-    def __enter__(self) -> MemPool:
+    def __enter__(self) -> use_shareable_memory:
         load().enter_pool()
         return self
 

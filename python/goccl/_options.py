@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,11 @@ class Setting:
     same: bool = False
 
 
+Transport: TypeAlias = Literal["", "shm", "tcp", "verbs"]
+Quorum: TypeAlias = Literal["", "majority", "any"]
+Recovery: TypeAlias = Literal["", "step", "survivors", "all"]
+
+
 def _text(pattern: str) -> Callable[[str, object], object]:
     """Makes a check of a text; `pattern` is that of the whole of it."""
 
@@ -49,6 +54,11 @@ def _text(pattern: str) -> Callable[[str, object], object]:
         return value
 
     return check
+
+
+def _choice(choices: Any) -> Callable[[str, object], object]:
+    """Makes a check of a text that is one of those of a Literal."""
+    return _text("|".join(map(re.escape, get_args(choices))))
 
 
 def _duration(name: str, value: object) -> timedelta:
@@ -113,10 +123,10 @@ class OptionFields:
             " torch gives it by itself.",
         ),
     )
-    transport: str = field(
+    transport: Transport = field(
         default="",
         metadata=_setting(
-            _text("|shm|tcp|verbs"),
+            _choice(Transport),
             variable="GOCCL_TRANSPORT",
             default="the best of each pair of ranks",
             allowed='"shm", "tcp", "verbs" and ""',
@@ -183,10 +193,10 @@ class OptionFields:
             same=True,
         ),
     )
-    quorum: str = field(
+    quorum: Quorum = field(
         default="",
         metadata=_setting(
-            _text("|majority|any"),
+            _choice(Quorum),
             variable="GOCCL_QUORUM",
             default="the majority",
             allowed='"majority", "any" and ""',
@@ -195,10 +205,10 @@ class OptionFields:
             same=True,
         ),
     )
-    recovery: str = field(
+    recovery: Recovery = field(
         default="",
         metadata=_setting(
-            _text("|step|survivors|all"),
+            _choice(Recovery),
             variable="GOCCL_RECOVERY",
             default="step",
             allowed='"step", "survivors", "all" and ""',
@@ -283,7 +293,7 @@ class OptionFields:
             setattr(self, option.name, check(option.name, getattr(self, option.name)))
 
 
-SIGNATURE = inspect.signature(OptionFields)
+SIGNATURE = inspect.signature(OptionFields, eval_str=True)
 """That of the constructor of goccl.Options."""
 
 OPTIONS = {option.name: option for option in fields(OptionFields)}

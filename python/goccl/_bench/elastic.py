@@ -197,7 +197,7 @@ class Goccl(_Torch):
         # As goccl.elastic's commit() does: a newcomer is let in once one member knows of it.
         waiting = self._torch.zeros(1)
         while not waiting.item():
-            waiting.fill_(self._comm.joining)
+            waiting.fill_(self._comm.num_waiting)
             self._dist.all_reduce(waiting)
         self._comm.recover()
 

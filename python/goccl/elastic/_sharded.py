@@ -66,10 +66,10 @@ class ShardedState(TorchState):
         **objects: Any,
     ) -> None:
         super().__init__(model, optimizer, group, **objects)
-        if self._comm.version_number:
+        if self._comm.checkpoint_version:
             raise RuntimeError(
-                f"ShardedState: the group has checkpoints already, {self._comm.version_number} of "
-                "them: it can have one such state only"
+                "ShardedState: the group has checkpoints already, "
+                f"{self._comm.checkpoint_version} of them: it can have one such state only"
             )
         self.parts = list(parts)
         self._replicas = replicas

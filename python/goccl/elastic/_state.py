@@ -95,7 +95,7 @@ class State(abc.ABC):
             MembershipChanged: they do.
             goccl.Error: a member has failed.
         """
-        waiting = torch.tensor([self._comm.joining], device="cpu")
+        waiting = torch.tensor([self._comm.num_waiting], device="cpu")
         self._comm.all_reduce_(waiting, "sum")
         if self._comm.epoch != self._epoch:  # with goccl.Options(recovery="survivors")
             raise MembershipChanged("members have died")

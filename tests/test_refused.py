@@ -10,6 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness import AT_ONCE
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+META = torch.ones(8, device="meta")
 
 both_transports = pytest.mark.parametrize("transport", harness.TRANSPORTS)
 
@@ -35,6 +38,10 @@ def start_batch():
 
 def end_batch():
     dist.group.WORLD._end_coalescing(torch.device("cpu")).wait()
+
+
+def backend():
+    return dist.group.WORLD._get_backend(torch.device("cpu"))
 
 
 def all_reduce(t, op=dist.ReduceOp.SUM):
@@ -94,6 +101,20 @@ def sparse(size):
     dist.all_reduce(torch.ones(8).to_sparse(), dist.ReduceOp.MAX)
 
 
+def meta(size):
+    backend().allreduce([META])
+
+
+def meta_in_a_list(size):
+    backend().allgather([[torch.ones(8)] * (size - 1) + [META]], [torch.ones(8)])
+
+
+def fake(size):
+    with FakeTensorMode() as mode:
+        tensor = mode.from_tensor(torch.ones(8))
+    goccl.Communicator().all_reduce_(tensor)
+
+
 def in_a_batch(size):
     """By the core, at the end."""
     start_batch()
@@ -127,6 +148,9 @@ CASES = {
     overlapping: "share one place",
     overlapping_sides: "overlap",
     sparse: "ReduceOp.SUM",
+    meta: "`tensor` is on meta",
+    meta_in_a_list: "is on meta",
+    fake: "`tensor` has no memory of its own",
     in_a_batch: "BAND",
     while_recording: "share one place",
     send_while_recording: "invalid destination rank",
@@ -361,3 +385,116 @@ def test_refused_point_to_point(make_world):
     world = make_world(2)
     world.run(join)
     world.run(point_to_point)
+
+
+# -- tensors without data, and others that are no plain CPU tensors
+
+
+def calls_with(bad, size):
+    """Each call that the backend sees, with one tensor that it must refuse, by a name."""
+    b, one, whole = backend(), torch.ones(8), torch.ones(8 * size)
+    some = [one.clone() for _ in range(size)]
+    mixed = [*some[1:], bad]
+    return {
+        "broadcast": lambda: b.broadcast([bad]),
+        "allreduce": lambda: b.allreduce([bad]),
+        "allreduce_coalesced": lambda: b.allreduce_coalesced([one, bad]),
+        "reduce": lambda: b.reduce([bad]),
+        "allgather in": lambda: b.allgather([some], [bad]),
+        "allgather out": lambda: b.allgather([mixed], [one]),
+        "_allgather_base in": lambda: b._allgather_base(whole, bad),
+        "_allgather_base out": lambda: b._allgather_base(bad, torch.ones(8 // size)),
+        "gather": lambda: b.gather([some] if b.rank() == 0 else [], [bad]),
+        "scatter": lambda: b.scatter([bad], [some] if b.rank() == 0 else []),
+        "reduce_scatter in": lambda: b.reduce_scatter([one], [mixed]),
+        "reduce_scatter out": lambda: b.reduce_scatter([bad], [some]),
+        "_reduce_scatter_base": lambda: b._reduce_scatter_base(bad, whole),
+        "alltoall_base in": lambda: b.alltoall_base(one, bad, [], []),
+        "alltoall_base out": lambda: b.alltoall_base(bad, one, [], []),
+        "alltoall in": lambda: b.alltoall(some, mixed),
+        "alltoall out": lambda: b.alltoall(mixed, some),
+        "send": lambda: b.send([bad], 0, 0),
+        "recv": lambda: b.recv([bad], 0, 0),
+        "recv_anysource": lambda: b.recv_anysource([bad], 0),
+    }
+
+
+def quantized():
+    return torch.quantize_per_tensor(torch.ones(8), 0.5, 0, torch.quint8)
+
+
+UNFIT = {
+    "meta": (lambda: META, "is on meta, where it has no data"),
+    "sparse meta": (lambda: torch.sparse_coo_tensor(size=(8,), device="meta"), "has layout Sparse"),
+    "csr": (lambda: torch.ones(2, 4).to_sparse_csr(), "has layout SparseCsr"),
+    "quantized": (quantized, "quantized"),
+    "nested": (lambda: torch.nested.nested_tensor([torch.ones(8)]), "nested"),
+    "zero": (lambda: torch._efficientzerotensor(8), "has no memory of its own"),
+    "expanded": (lambda: torch.ones(1).expand(8), "share one place"),
+}
+
+
+# What only reads its tensor, on some rank.
+READ = {
+    *("broadcast", "reduce", "allgather in", "_allgather_base in", "gather"),
+    *("reduce_scatter in", "alltoall_base in", "alltoall in", "send"),
+}
+
+
+def run_unfit(rank, kind):
+    make, text = UNFIT[kind]
+    for name, call in calls_with(make(), rank.size).items():
+        if kind == "sparse meta" and name == "allreduce":
+            continue  # of its own text: only supports CPU tensors
+        if kind == "expanded" and name in READ:
+            continue
+        try:
+            call()
+        except (ValueError, TypeError) as e:
+            harness.expect(text in str(e), f"{name}: {e}")
+        else:
+            harness.expect(False, f"{name} was not refused")
+        check(rank)
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_tensors_that_are_no_plain_ones(make_world, kind):
+    world = make_world(2)
+    world.run(join)
+    world.run(run_unfit, kind)
+
+
+def run_kept_by_torch(rank):
+    """Torch has kernels of its own for meta tensors, and a call with one reaches no backend. Torch
+    does not look into lists of lists."""
+    b, one = backend(), torch.ones(8)
+    before = b._get_sequence_number_for_group()
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(one)
+        dist.all_reduce(fake)
+    for call in (
+        lambda: dist.all_reduce(META),
+        lambda: dist.broadcast(META, 0),
+        lambda: dist.all_gather([one, one], META),
+        lambda: dist.all_gather_into_tensor(torch.ones(16, device="meta"), META),
+        lambda: dist.all_to_all([torch.ones(8), torch.ones(8)], [one, META]),
+    ):
+        call()
+    assert b._get_sequence_number_for_group() == before
+    for call in (
+        lambda: dist.all_gather([one, META], one),
+        lambda: dist.reduce_scatter(one, [one, META]),
+    ):
+        with pytest.raises(ValueError, match="is on meta"):
+            call()
+        check(rank)
+
+
+@pytest.mark.skipif(
+    not torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "Meta"),
+    reason="this torch has no such kernels",
+)
+def test_meta_tensors_that_torch_keeps_from_backends(make_world):
+    world = make_world(2)
+    world.run(join)
+    world.run(run_kept_by_torch)

@@ -32,12 +32,34 @@ inline std::ostream& operator<<(std::ostream& out, const Argument& argument) {
   return argument.index < 0 ? out : out << '[' << argument.index << ']';
 }
 
+// Whether a tensor's elements lie where it says: a FakeTensor's, and those of wrappers such as
+// DTensor, do not. Refusing these spares a read of no memory.
+inline bool hasMemory(const at::Tensor& tensor) {
+  if (!tensor.has_storage() || !tensor.storage().device().is_cpu()) {
+    return false;
+  }
+  return tensor.numel() == 0 || tensor.storage().data_ptr().get() != nullptr;
+}
+
 inline void checkTensor(const at::Tensor& tensor, const char* name, Argument argument) {
   GOCCL_CHECK(tensor.defined(), name, argument, " is undefined");
+  GOCCL_CHECK(!tensor.is_nested(), name, "only supports dense tensors; ", argument,
+              " is a nested tensor, give its values()");
   GOCCL_CHECK(tensor.layout() == at::kStrided, name, "only supports dense tensors; ", argument,
               " has layout ", tensor.layout());
   GOCCL_CHECK(tensor.device().is_cpu(), name, "only supports CPU tensors; ", argument, " is on ",
-              tensor.device(), ", move it with .cpu()");
+              tensor.device(),
+              tensor.is_meta() ? ", where it has no data: make one with torch.empty_like(tensor, "
+                                 "device=\"cpu\")"
+                               : ", move it with .cpu()");
+  GOCCL_CHECK(!tensor.is_quantized(), name,
+              "does not support quantized tensors, whose scale would "
+              "be lost; ",
+              argument, " is ", tensor.scalar_type(),
+              ", give its int_repr() or a dequantize()d copy");
+  GOCCL_CHECK(hasMemory(tensor), name, argument,
+              " has no memory of its own, as a FakeTensor or a "
+              "DTensor: give a tensor that has (to_local() of a DTensor)");
 }
 
 inline void checkOutput(const at::Tensor& tensor, const char* name, Argument argument) {

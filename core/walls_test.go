@@ -51,6 +51,7 @@ var packages = []packageRule{
 	{"tune", "call fault plan reduce", true},
 	{"call", "fault plan reduce", true},
 	{"fault", "internal/printable", true},
+	{"program", "plan", true},
 	{"exec", "plan", false},
 	{"plan", "", true},
 	{"reduce/kernel", "reduce", false},

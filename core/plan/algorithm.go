@@ -29,11 +29,12 @@ const (
 	Windowed                              // the root sends to each rank what that has asked for
 	Dissemination                         // in rounds, each over twice the distance
 	RecursiveMultiplying                  // in levels, in each of which a rank sends all that it has
+	Registered                            // as a program says, which a user has written
 )
 
 var algorithmNames = [...]string{"", "one_shot", "two_shot", "hierarchical", "direct", "flat",
 	"binomial_tree", "scatter_allgather", "reduce_scatter_gather", "linear", "multicast",
-	"single_copy", "pairwise", "windowed", "dissemination", "recursive_multiplying"}
+	"single_copy", "pairwise", "windowed", "dissemination", "recursive_multiplying", "plan"}
 
 // InLevels tells whether ranks exchange with few others at a time: see Params.Radices.
 func (a Algorithm) InLevels() bool { return a == RecursiveMultiplying || a == Hierarchical }

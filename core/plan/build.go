@@ -15,7 +15,7 @@ const pipelineDepth = 4
 // Build makes the plan of rank p.Rank. It is a pure function: ranks that give matching parameters
 // get plans that fit together. The error says which parameter is wrong.
 func Build(p Params) (*Plan, error) {
-	if err := p.check(); err != nil {
+	if err := p.Check(); err != nil {
 		return nil, err
 	}
 	m, err := p.method()
@@ -55,14 +55,12 @@ func (p *Params) build(steps func(*builder)) *Plan {
 	return b.plan
 }
 
-// check refuses parameters that no builder could be right for.
-func (p *Params) check() error {
+// Check refuses parameters that no plan could be right for.
+func (p *Params) Check() error {
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("plan: %v: %s", p.Collective, fmt.Sprintf(format, args...))
 	}
 	switch {
-	case int(p.Collective) >= len(methods) || methods[p.Collective] == nil:
-		return fail("has no plan")
 	case p.Size < 1:
 		return fail("size is %d; it must be at least 1", p.Size)
 	case p.Rank < 0 || p.Rank >= p.Size:

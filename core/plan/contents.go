@@ -41,17 +41,13 @@ func (v *verifier) combine(s *rankState, step *Step) error {
 	if err != nil {
 		return err
 	}
-	first, last, err := v.inOrder(s, step, func(src *region, ref Ref) error {
+	result, err := v.combined(s, step, func(src *region, ref Ref) error {
 		k := int(src.mark) + len(places) - v.marks - 1
 		if k < 0 {
 			return nil // it is no destination
 		}
 		return overlap(destinations[k], src, places[k].Off, bytes, ref.Off, step.Bytes)
 	})
-	if err != nil {
-		return err
-	}
-	result, err := s.params.combined(step, first, last)
 	if err != nil {
 		return err
 	}
@@ -66,6 +62,19 @@ func (v *verifier) combine(s *rankState, step *Step) error {
 		}
 	}
 	return nil
+}
+
+// combined reads the sources of a Combine, and returns what comes of them. It asks of each whether
+// it may be read.
+func (v *verifier) combined(s *rankState, step *Step, ask func(*region, Ref) error) (value, error) {
+	if s.params.AnyOrder {
+		return v.inAnyOrder(s, step, ask)
+	}
+	first, last, err := v.inOrder(s, step, ask)
+	if err != nil {
+		return value{}, err
+	}
+	return s.params.subtree(step, first, last)
 }
 
 // sizes are those of an element that a Combine reads, and of one that it writes.
@@ -146,11 +155,11 @@ func (v *verifier) inOrder(s *rankState, step *Step, ask func(*region, Ref) erro
 	return first, last, nil
 }
 
-// combined is what comes of the sources of a Combine in order, of which the first and the last are
+// subtree is what comes of the sources of a Combine in order, of which the first and the last are
 // given. It must be a subtree of the canonical order: the inputs of an aligned block of 2^j ranks,
 // cut off at the last rank. So the blocks that the sources are over must make up such a block. In
 // stages it is the whole if and only if it is their last, or their only one.
-func (p *Params) combined(step *Step, first, last value) (value, error) {
+func (p *Params) subtree(step *Step, first, last value) (value, error) {
 	sources, size := len(step.Src), p.Size
 	each, block := first.over(), first.over()
 	for block < sources*each {

@@ -21,7 +21,12 @@ func (v value) String() string {
 	if v.reduced {
 		return fmt.Sprintf("the reduction of byte %d of block %d", v.off, v.block)
 	}
-	if v.ranks != 0 {
+	switch {
+	case v.ranks == overSet && v.block < 0:
+		return fmt.Sprintf("byte %d of combination %d", v.off, v.rank)
+	case v.ranks == overSet:
+		return fmt.Sprintf("a sum over some ranks of byte %d of block %d", v.off, v.block)
+	case v.ranks != 0:
 		return fmt.Sprintf("the reduction over ranks %d to %d of byte %d of block %d", v.rank,
 			v.rank+v.ranks-1, v.off, v.block)
 	}

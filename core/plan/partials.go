@@ -18,7 +18,10 @@ func (p *Params) scale() int64 {
 
 // mostScratch is the most scratch memory that a plan may use.
 func (p *Params) mostScratch() int64 {
-	if p.scale() == 1 {
+	switch {
+	case p.Algorithm == Registered:
+		return p.Scratch
+	case p.scale() == 1:
 		return p.Chunk
 	}
 	most := 2 * p.Chunk

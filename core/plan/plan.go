@@ -106,10 +106,12 @@ const (
 	MonitoredBarrier // not built here: core runs it over control messages
 	Send             // as a two-rank plan
 	Recv
+	Custom // what a program says; it has no form in place
 )
 
 var collectiveNames = [...]string{"allreduce", "reduce", "broadcast", "allgather", "reduce_scatter",
-	"gather", "scatter", "alltoall", "barrier", "monitored_barrier", "send", "recv"}
+	"gather", "scatter", "alltoall", "barrier", "monitored_barrier", "send", "recv",
+	"custom"}
 
 func (c Collective) String() string {
 	if c == Split {
@@ -204,7 +206,7 @@ type Plan struct {
 	Rank, Size int
 	Steps      []Step
 	// ScratchBytes is how much Scratch the steps use: at most Params.Chunk, or several times that
-	// where partial sums are longer than elements.
+	// where partial sums are longer than elements, or Params.Scratch.
 	ScratchBytes int64
 }
 
@@ -227,6 +229,7 @@ type Params struct {
 	//   AllToAll: a block a rank each.
 	//   Barrier: none.
 	//   Send: In one block, Root is the peer. Recv: Out one block, Root is the peer.
+	//   Custom: one block each.
 	InBytes, OutBytes []int64
 	ElemSize          int64 // a divisor of 64
 	// PartialSize is the length of an element of a partial sum where that is something else than an
@@ -246,6 +249,13 @@ type Params struct {
 	// Ahead is by how many rounds puts may run ahead of waits, where slots allow: 0 means 1, which is
 	// enough where both ends share memory. Where a message has a way to go, more hide that way.
 	Ahead int
+
+	// Scratch is the most scratch memory that a plan of a program may use. It is no limit of what
+	// Build uses.
+	Scratch int64
+	// AnyOrder tells that operands may be combined in another than the canonical order. Then a program
+	// may combine any that have no rank in common.
+	AnyOrder bool
 
 	// Memory tells that the channels of all ranks are memory channels.
 	Memory bool

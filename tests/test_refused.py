@@ -425,7 +425,10 @@ def quantized():
 
 UNFIT = {
     "meta": (lambda: META, "is on meta, where it has no data"),
-    "sparse meta": (lambda: torch.sparse_coo_tensor(size=(8,), device="meta"), "has layout Sparse"),
+    "sparse meta": (
+        lambda: torch.sparse_coo_tensor([[0]], [1.0], (8,), device="meta"),
+        "has layout Sparse",
+    ),
     "csr": (lambda: torch.ones(2, 4).to_sparse_csr(), "has layout SparseCsr"),
     "quantized": (quantized, "quantized"),
     "nested": (lambda: torch.nested.nested_tensor([torch.ones(8)]), "nested"),

@@ -11,6 +11,7 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/cpus"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/sim"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
 )
@@ -104,16 +105,79 @@ func AllToAllPeaks(ranks int, by, schedule string, bytes uint64) (plan.Peaks, er
 // environment, on hosts with CPUs as this one. "shm", "tcp" or "verbs" joins the ranks; the
 // question need not say it. Nothing is run.
 func (r *Runtime) PlanInfo(q tune.Question, by string) (*tune.Explanation, error) {
-	if err := checkTransport("plan_info", by); err != nil {
-		return nil, err
-	}
-	completed, err := Config{Size: 1}.Complete(r.config.Getenv)
+	o, err := r.imagine("plan_info", &q, by)
 	if err != nil {
 		return nil, err
 	}
-	q.CPUs, q.Ports = cpus.Usable(), address.IsPort(by)
+	return tune.Explain(q, o)
+}
+
+// Simulation is what a collective would take in a group that need not exist.
+type Simulation struct {
+	Algorithm string `json:"algorithm"`
+	*sim.Result
+}
+
+// Simulate runs the plans of a collective in virtual time, as PlanInfo explains them: over a
+// network that sim.ParseNet reads; "" is a switch, and links as fast as those that algorithms are
+// chosen for. Nothing is sent.
+func (r *Runtime) Simulate(q tune.Question, by, net string) (*Simulation, error) {
+	o, err := r.imagine("simulate", &q, by)
+	if err != nil {
+		return nil, err
+	}
+	g, err := tune.NewGroup("simulate", q, o)
+	if err != nil {
+		return nil, err
+	}
+	c := sim.Config{Hosts: g.Hosts, CPUs: q.CPUs, Slots: g.Slots(), Plans: g.Plans,
+		Ports: g.PortsOf, Costs: sim.CostsOf(g.Links, q.RDMA, q.Ports)}
+	hosts := (q.Ranks + q.PerHost - 1) / q.PerHost
+	if net == "" {
+		c.Net = sim.Star(hosts, c.Costs.Between.Gap)
+	} else if c.Net, err = sim.ParseNet(net, hosts); err != nil {
+		return nil, fault.Errorf(fault.ErrInvalidArgument, "simulate: %v", err)
+	}
+	c.NICs = make([]int, q.Ranks)
+	seen := make([]int, hosts)
+	for rank, host := range g.Hosts {
+		c.NICs[rank] = seen[host] % c.Net.NICs()
+		seen[host]++
+	}
+	e, err := g.Explain()
+	if err != nil {
+		return nil, err
+	}
+	if n := e.Messages * q.Ranks; n > sim.MostMessages {
+		return nil, fault.Errorf(fault.ErrInvalidArgument, "simulate: there are about %d messages, "+
+			"allowed are %d; the estimate that algorithms are chosen by is %g us", n, sim.MostMessages,
+			e.Micros)
+	}
+	result, err := sim.Run(&c)
+	if err != nil {
+		return nil, fault.From(err, fault.ErrInternal, "simulate")
+	}
+	return &Simulation{e.Algorithm, result}, nil
+}
+
+// imagine completes a question about a group that need not exist, and returns what else its shape
+// depends on: the settings of the environment, and the CPUs of this host where none are given.
+func (r *Runtime) imagine(
+	function string, q *tune.Question, by string,
+) (o tune.Options, err error) {
+	if err := checkTransport(function, by); err != nil {
+		return o, err
+	}
+	completed, err := Config{Size: 1}.Complete(r.config.Getenv)
+	if err != nil {
+		return o, err
+	}
+	if q.CPUs == 0 {
+		q.CPUs = cpus.Usable()
+	}
+	q.Ports = address.IsPort(by)
 	q.RDMA = by == address.Verbs || completed.Net == address.Verbs
-	return tune.Explain(q, epoch.TuneOptions(&completed.Config))
+	return epoch.TuneOptions(&completed.Config), nil
 }
 
 // checkTransport refuses what does not join ranks of a host that are only thought of.

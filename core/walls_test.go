@@ -23,7 +23,7 @@ type packageRule struct {
 // for nothing, and nor does what it imports.
 var packages = []packageRule{
 	{public, "core bootstrap plan reduce fault logs", false},
-	{"core", "join epoch agreement suspended checkpoint config endpoint work memory roster " +
+	{"core", "sim join epoch agreement suspended checkpoint config endpoint work memory roster " +
 		"membership meeting tune call fault plan exec address transport bootstrap bootstrap/etcd logs " +
 		"internal/cpus internal/interfaces internal/printable", false},
 	{"join", "config endpoint roster membership meeting fault address transport bootstrap " +
@@ -48,6 +48,7 @@ var packages = []packageRule{
 	{"membership", "call fault plan internal/untrusted", true},
 	{"meeting", "address bootstrap fault internal/untrusted internal/printable internal/seal " +
 		"transport", false},
+	{"sim", "tune plan", true},
 	{"tune", "call fault plan reduce", true},
 	{"call", "fault plan reduce", true},
 	{"fault", "internal/printable", true},

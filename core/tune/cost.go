@@ -9,8 +9,8 @@ import (
 // levels: the latency of a message, what it costs each end, and what its bytes do. All figures are
 // whole picoseconds, so that all ranks find the same, whatever their CPUs.
 
-// reduceGap is what it costs to reduce a byte of an input.
-const reduceGap = 50
+// ReduceGap is what it costs to reduce a byte of an input.
+const ReduceGap = 50
 
 // levelCost is what a level costs a rank: of siblings of stride ranks, so many of which make up a
 // block.
@@ -30,7 +30,7 @@ func (cost levelCost) of(radices []int) (all int64) {
 // rank to rank.
 func (t *Topology) multiplyCost(stride, radix int, bytes int64) int64 {
 	k, twins := t.linkAt(stride*radix), int64(radix-1)
-	cost := k.Latency + times(twins, 2*k.Overhead+times(bytes, k.Gap+reduceGap))
+	cost := k.Latency + times(twins, 2*k.Overhead+times(bytes, k.Gap+ReduceGap))
 	if last := t.Size % stride; last > 0 {
 		near := t.linkAt(stride)
 		hops := int64(bits.Len(uint((stride - 1) / last)))
@@ -50,7 +50,7 @@ func (t *Topology) scatterCost(stride, radix int, bytes int64) int64 {
 	twins := int64(radix - 1)
 	part := bytes * pieces / int64(stride) / int64(radix)
 	exchange := k.Latency + times(twins, 2*k.Overhead*pieces+times(part, k.Gap))
-	return 2*exchange + times(twins, times(part, reduceGap))
+	return 2*exchange + times(twins, times(part, ReduceGap))
 }
 
 // blocksCost is that of passing one block after another to each twin, or from it.
@@ -138,10 +138,10 @@ func (t *Topology) crowded() bool { return t.Oversubscribed && !t.MultiHost }
 // the tree has for it, once each way for each message, and the longest way counts little.
 func (t *Topology) treesCost(bytes, messages int64) int64 {
 	if !t.crowded() {
-		return t.treeCost(bytes, reduceGap, false) + t.treeCost(bytes, 0, false)
+		return t.treeCost(bytes, ReduceGap, false) + t.treeCost(bytes, 0, false)
 	}
 	k := t.linkAt(t.Size)
-	return 2*times(messages, k.Latency+2*k.Overhead) + t.passes(3)*times(bytes, 2*k.Gap+reduceGap)
+	return 2*times(messages, k.Latency+2*k.Overhead) + t.passes(3)*times(bytes, 2*k.Gap+ReduceGap)
 }
 
 // passes is how many times as much as in a direct exchange bytes cost on a crowded host that ranks

@@ -64,18 +64,39 @@ type Estimate struct {
 
 // Explain tells how the ranks of a group would go about a collective. Nothing is run.
 func Explain(q Question, o Options) (*Explanation, error) {
-	op, err := q.operation()
+	g, err := NewGroup("plan_info", q, o)
 	if err != nil {
 		return nil, err
 	}
+	return g.Explain()
+}
+
+// Group is a group that need not exist, with a collective: what its ranks would do.
+type Group struct {
+	Question
+	Hosts []int // by rank, counted from 0
+	Links Links
+
+	shape     Shape // of rank 0
+	operation *call.Operation
+	segments  []Segment
+}
+
+// NewGroup returns the group of a question, which a function of the C API has been asked.
+func NewGroup(function string, q Question, o Options) (*Group, error) {
+	op, err := q.operation(function)
+	if err != nil {
+		return nil, err
+	}
+	g := &Group{Question: q, Hosts: make([]int, q.Ranks), operation: op}
 	places := make([]Place, q.Ranks)
-	o.Ports = make([]bool, q.Ranks)
 	hosts := (q.Ranks + q.PerHost - 1) / q.PerHost
 	for rank := range places {
 		at, number := rank/q.PerHost, rank%q.PerHost
 		if q.ByTurns {
 			at, number = rank%hosts, rank/hosts
 		}
+		g.Hosts[rank] = at
 		host := strconv.Itoa(at)
 		places[rank] = Place{Host: host, CPUs: q.CPUs, Memory: host}
 		if q.PerDomain > 0 {
@@ -87,27 +108,64 @@ func Explain(q Question, o Options) (*Explanation, error) {
 		if q.RDMA {
 			places[rank].Fabric = "ports"
 		}
-		o.Ports[rank] = rank > 0 && (q.Ports || at > 0)
 	}
-	o.Reads = CheapReads
-	s, err := New(Survey(places), 0, o)
-	if err != nil {
-		return nil, fault.Errorf(fault.ErrInvalidArgument, "plan_info: %v", err)
+	o.Reads, o.Ports = CheapReads, g.PortsOf(0)
+	if g.shape, err = New(Survey(places), 0, o); err != nil {
+		return nil, fault.Errorf(fault.ErrInvalidArgument, "%s: %v", function, err)
 	}
-	if err := s.CheckAlgorithms(); err != nil {
-		return nil, fault.Errorf(fault.ErrInvalidArgument, "plan_info: %v", err)
+	if err := g.shape.CheckAlgorithms(); err != nil {
+		return nil, fault.Errorf(fault.ErrInvalidArgument, "%s: %v", function, err)
 	}
+	g.Links, g.segments = g.shape.links, g.shape.Segments(op)
+	return g, nil
+}
+
+// Explain tells how the ranks would go about the collective.
+func (g *Group) Explain() (*Explanation, error) {
 	turns := 1 // that ranks have on a CPU, before each has had one
-	if s.Oversubscribed {
-		turns = (q.PerHost + q.CPUs - 1) / q.CPUs
+	if g.shape.Oversubscribed {
+		turns = (g.PerHost + g.CPUs - 1) / g.CPUs
 	}
-	return s.explain(op, turns)
+	return g.shape.explain(g.operation, turns)
+}
+
+// PortsOf returns to whom ports join a rank.
+func (g *Group) PortsOf(rank int) []bool {
+	ports := make([]bool, len(g.Hosts))
+	for peer, host := range g.Hosts {
+		ports[peer] = peer != rank && (g.Ports || host != g.Hosts[rank])
+	}
+	return ports
+}
+
+// Algorithm is that of the collective.
+func (g *Group) Algorithm() plan.Algorithm { return g.segments[0].Params.Algorithm }
+
+// Slots are those of a direction of a channel.
+func (g *Group) Slots() int { return g.shape.Slots }
+
+// Plans returns what a rank runs, one plan after the other.
+func (g *Group) Plans(rank int) ([]*plan.Plan, error) {
+	var plans []*plan.Plan
+	for _, segment := range g.segments {
+		p := segment.Params
+		p.Rank = rank
+		if p.Ports != nil {
+			p.Ports = g.PortsOf(rank)
+		}
+		built, err := plan.Build(p)
+		if err != nil {
+			return nil, fault.From(err, fault.ErrInternal, "rank %d", rank)
+		}
+		plans = append(plans, built)
+	}
+	return plans, nil
 }
 
 // operation is that of the question.
-func (q *Question) operation() (*call.Operation, error) {
+func (q *Question) operation(function string) (*call.Operation, error) {
 	bad := func(format string, args ...any) (*call.Operation, error) {
-		return nil, fault.Errorf(fault.ErrInvalidArgument, "plan_info: "+format, args...)
+		return nil, fault.Errorf(fault.ErrInvalidArgument, function+": "+format, args...)
 	}
 	i := slices.IndexFunc(collectives(), func(c plan.Collective) bool {
 		return c.String() == q.Collective
@@ -121,6 +179,8 @@ func (q *Question) operation() (*call.Operation, error) {
 		return bad("ranks_per_host is %d, allowed are 1 to %d, the number of ranks", q.PerHost, q.Ranks)
 	case q.PerDomain < 0 || q.PerDomain > q.PerHost:
 		return bad("ranks_per_domain is %d, allowed are 0 to %d, those of a host", q.PerDomain, q.PerHost)
+	case q.CPUs < 1 || q.CPUs > mostExplained:
+		return bad("cpus is %d, allowed are 1 to %d", q.CPUs, mostExplained)
 	case q.Bytes > 1<<40:
 		return bad("bytes is %d, allowed are 0 to %d", q.Bytes, 1<<40)
 	}

@@ -84,7 +84,7 @@ func TestExplain(t *testing.T) {
 		"ranks_per_domain is 3, allowed are 0 to 2, tho": {Collective: "reduce", Ranks: 2, PerHost: 2,
 			PerDomain: 3},
 		"bytes is 1099511627777, allowed are 0 to 1099": {Collective: "reduce", Ranks: 2, PerHost: 2,
-			Bytes: 1<<40 + 1},
+			CPUs: 1, Bytes: 1<<40 + 1},
 	} {
 		_, err := Explain(q, Options{})
 		var told *fault.Error

@@ -98,7 +98,7 @@ func (s *Shape) cost(op *call.Operation, a plan.Algorithm) int64 {
 	slice := block / int64(s.Size)
 	gap := int64(0)
 	if c.Reduces() && l.packed { // for what levels do not pack they do not count it, either
-		gap = reduceGap
+		gap = ReduceGap
 	}
 	toAll := func(bytes, gap int64) int64 {
 		// Levels have longer slots: see NearChunk. What shorter ones cost more is counted here.
@@ -115,7 +115,7 @@ func (s *Shape) cost(op *call.Operation, a plan.Algorithm) int64 {
 		case l.packed && !wholes(c): // one of scatter and gather
 			cost /= 2
 		case a == plan.Hierarchical:
-			cost += (s.passes(2) - 1) * times(block, 2*s.linkAt(s.Size).Gap+reduceGap)
+			cost += (s.passes(2) - 1) * times(block, 2*s.linkAt(s.Size).Gap+ReduceGap)
 		}
 		return cost
 	case a == plan.BinomialTree && c == plan.AllReduce:

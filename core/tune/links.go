@@ -19,19 +19,19 @@ type Link struct {
 // Links are what messages cost between ranks that have a CPU each, by kind. `goccl tune` measures
 // those of a host.
 type Links struct {
-	memory   Link // of ranks that share memory
-	loopback Link // TCP within a host
-	tcp      Link // TCP between hosts
-	verbs    Link // RDMA between hosts
+	Memory   Link // of ranks that share memory
+	Loopback Link // TCP within a host
+	TCP      Link // TCP between hosts
+	Verbs    Link // RDMA between hosts
 }
 
 // defaultLinks are those of a host as measured on two CPUs that share no cache: what a cache
 // between them saves is no reason to choose otherwise. TCP is of 25 Gbit/s, RDMA of 200 Gbit/s.
 var defaultLinks = Links{
-	memory:   Link{250_000, 100_000, 100},
-	loopback: Link{8_000_000, 2_000_000, 250},
-	tcp:      Link{15_000_000, 4_000_000, 320},
-	verbs:    Link{2_000_000, 400_000, 40},
+	Memory:   Link{250_000, 100_000, 100},
+	Loopback: Link{8_000_000, 2_000_000, 250},
+	TCP:      Link{15_000_000, 4_000_000, 320},
+	Verbs:    Link{2_000_000, 400_000, 40},
 }
 
 // Those of an oversubscribed host are of 8, 16 and 64 ranks on two CPUs, by turns: the time divided
@@ -58,8 +58,8 @@ func (l *Links) Set(text string) error {
 	if text == "" {
 		return nil
 	}
-	kinds := map[string]*Link{"memory": &l.memory, "loopback": &l.loopback, "tcp": &l.tcp,
-		"verbs": &l.verbs}
+	kinds := map[string]*Link{"memory": &l.Memory, "loopback": &l.Loopback, "tcp": &l.TCP,
+		"verbs": &l.Verbs}
 	for item := range strings.SplitSeq(text, ",") {
 		name, value, _ := strings.Cut(item, "=")
 		kind, figures := kinds[name], strings.Split(value, ":")
@@ -91,15 +91,15 @@ func (t *Topology) linkAt(block int) Link {
 	case memory && block <= t.Domain:
 		return domainLink
 	case memory:
-		return t.links.memory
+		return t.links.Memory
 	case within && t.Oversubscribed:
 		return oversubscribedPort
 	case within:
-		return t.links.loopback
+		return t.links.Loopback
 	}
-	between := t.links.tcp
+	between := t.links.TCP
 	if t.RDMA {
-		between = t.links.verbs
+		between = t.links.Verbs
 	}
 	between.Gap *= int64(max(t.Group, 1))
 	return between

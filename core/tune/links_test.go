@@ -33,7 +33,7 @@ func TestSetLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := defaultLinks
-	want.memory, want.verbs = Link{1_000, 2_000, 3}, Link{4_000, 5_000, 6}
+	want.Memory, want.Verbs = Link{1_000, 2_000, 3}, Link{4_000, 5_000, 6}
 	if links != want {
 		t.Errorf("%+v, want %+v", links, want)
 	}
@@ -150,10 +150,10 @@ func TestLinkBetween(t *testing.T) {
 				case p.Host == q.Host && p.Domain == q.Domain:
 					want = domainLink
 				case p.Host == q.Host:
-					want = defaultLinks.memory
+					want = defaultLinks.Memory
 				}
 				if turns && p.Host != q.Host { // the hosts' ranks share what joins them to others
-					want.Gap = defaultLinks.verbs.Gap * 4
+					want.Gap = defaultLinks.Verbs.Gap * 4
 				}
 				if got := topology.LinkBetween(a, b); got != want {
 					t.Errorf("by turns %v, ranks %d and %d: %+v, want %+v", turns, a, b, got, want)

@@ -513,6 +513,8 @@ FORWARD(plan_info,
          const char *transport, uint64_t bytes, char *json, size_t size, size_t *needed),
         apiPlanInfo((char *)collective, ranks, ranks_per_host, ranks_per_domain, by_turns,
                     (char *)transport, bytes, json, size, needed))
+FORWARD(simulate, (const char *request, char *json, size_t size, size_t *needed),
+        apiSimulate((char *)request, json, size, needed))
 
 goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence) {
   NOT_FORKED;

@@ -854,6 +854,31 @@ goccl_result goccl_plan_info(const char *collective, int ranks, int ranks_per_ho
                              int ranks_per_domain, int by_turns, const char *transport,
                              uint64_t bytes, char *json, size_t size, size_t *needed);
 
+/* Runs the plans of a collective in virtual time, and writes a JSON object that tells how long it
+ * takes, and why. The group need not exist, and nothing is sent: the same request and environment
+ * give the same bytes. Seconds of one CPU for 16,384 ranks, and 24 bytes for each of their steps.
+ * Any thread may call it. `request` is a JSON object:
+ *   "collective", "ranks", "ranks_per_host", "ranks_per_domain", "by_turns", "transport", "bytes"
+ *           as in goccl_plan_info(). What is missing is 0, and then all ranks are on one host that
+ *           shares memory
+ *   "cpus"  of a host; one for each rank if 0. Ranks that outnumber them take turns
+ *   "net"   what joins the hosts: "star:25g", a switch; "fat-tree:25g,leaf=16,taper=2", switches of
+ *           16 hosts, half as many links between them; "rail:8x200g", hosts of 8 interfaces. If
+ *           missing a switch, with the speed that GOCCL_LINKS or its default has
+ * The members of the answer, times in microseconds:
+ *   "algorithm"      as goccl_comm_algorithm() names it
+ *   "last_us", "median_us", "first_us"  when ranks have ended
+ *   "messages"       by "class" ("memory", "loopback", "network"): "messages" and "bytes"
+ *   "links"          the busiest of the network: "link", "bytes", and "busy", a part of the time
+ *   "critical_path"  what "last_us" went by on, at one rank after the other: "cause" and "us". Of
+ *                    CPUs "overhead" of messages, "copying", "reducing", "turns" until one was
+ *                    free; of the network "wire" and "queue"; "latency", and "slots", until one was
+ *                    known to be free
+ *   "critical_path_ranks"  how often that goes on at another rank
+ * GOCCL_INVALID_ARGUMENT where the request is bad, or has more than 20 million messages.
+ * `json`, `size` and `needed` are as in goccl_info(). */
+goccl_result goccl_simulate(const char *request, char *json, size_t size, size_t *needed);
+
 /* ---- barriers ------------------------------------------------------------------------------ */
 
 /* Returns when every rank has entered. */

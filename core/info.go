@@ -149,9 +149,8 @@ func (r *Runtime) Simulate(q tune.Question, by, net string) (*Simulation, error)
 		return nil, err
 	}
 	if n := e.Messages * q.Ranks; n > sim.MostMessages {
-		return nil, fault.Errorf(fault.ErrInvalidArgument, "simulate: there are about %d messages, "+
-			"allowed are %d; the estimate that algorithms are chosen by is %g us", n, sim.MostMessages,
-			e.Micros)
+		return nil, fault.Errorf(fault.ErrInvalidArgument, "simulate: the ranks send some %d messages "+
+			"by %v, allowed are %d", n, g.Algorithm(), sim.MostMessages)
 	}
 	result, err := sim.Run(&c)
 	if err != nil {

@@ -35,6 +35,10 @@ std::string planInfo(const std::string& collective, int ranks, int ranksPerHost,
                  ranksPerDomain, byTurns, transport.c_str(), bytes);
 }
 
+std::string simulate(const std::string& request) {
+  return written(goccl::library().simulate, request.c_str());
+}
+
 // Ends what is left when the process goes. A library that is not loaded stays so.
 void leaveGroups() {
   if (const goccl::Library* lib = goccl::loadedLibrary()) {
@@ -70,6 +74,9 @@ PYBIND11_MODULE(_C, module) {
              py::arg("nbytes"),
              "A JSON object that tells how a rank would go about a collective: see "
              "goccl_plan_info() in goccl.h. Loads libgoccl.so.");
+  module.def("simulate", &simulate, py::call_guard<py::gil_scoped_release>(), py::arg("request"),
+             "A JSON object that tells how long a collective would take: see goccl_simulate() in "
+             "goccl.h. Loads libgoccl.so.");
 
   goccl::GroupClass group(
       module, "ProcessGroupGoccl",

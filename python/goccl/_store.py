@@ -13,6 +13,8 @@ import signal
 import socket
 import sys
 
+from goccl._command import add_examples
+
 _PORT = 29500  # as of torchrun
 _BACKLOG = 4096  # connections at once, as when a large job starts
 
@@ -38,6 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--host",
         metavar="ADDRESS",
         help="name or address of this host to listen on (default: all its addresses)",
+    )
+    add_examples(
+        parser,
+        ["goccl store", "goccl store --host 10.0.0.1 --port 0"],
+        {
+            0: "it was ended by SIGTERM or SIGINT",
+            1: "it cannot listen",
+            2: "the command line is wrong",
+        },
     )
 
 

@@ -159,8 +159,9 @@ class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension
             )
 
     def write_functions(self, path: Path) -> None:
-        """Lists the functions of goccl.h, without their prefix, as a macro of C."""
-        header = (ROOT / "capi" / "goccl.h").read_text()
+        """Lists the functions of the headers, without their prefix, as a macro of C."""
+        headers = ("goccl.h", "goccl_bindings.h")
+        header = "".join((ROOT / "capi" / name).read_text() for name in headers)
         names = re.findall(r"^(?:goccl_result |const char \*)goccl_(\w+)\(", header, re.MULTILINE)
         text = f"#define GOCCL_FUNCTIONS(X) {' '.join(f'X({name})' for name in names)}\n"
         # One that is written anew has all be compiled that includes it.

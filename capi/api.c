@@ -547,6 +547,11 @@ goccl_result goccl_work_wait(goccl_work work, int64_t timeout_ms) {
   return apiWorkWait(work, timeout_ms);
 }
 
+FORWARD(work_wait_all, (const goccl_work *works, int n, int64_t timeout_ms, int *index),
+        apiWorkWaitAll((goccl_work *)works, n, timeout_ms, index))
+FORWARD(work_wait_any, (const goccl_work *works, int n, int64_t timeout_ms, int *index),
+        apiWorkWaitAny((goccl_work *)works, n, timeout_ms, index))
+
 goccl_result goccl_work_on_done(goccl_work work, goccl_callback callback, void *context) {
   NOT_FORKED;
   if (work == GOCCL_WORK_DONE) {
@@ -594,10 +599,16 @@ FORWARD_AFTER(NOTHING_TO_FREE(work == GOCCL_WORK_DONE), work_free, (goccl_work w
 
 /* ---- collectives ----------------------------------------------------------------------------- */
 
+/* Memory for what the caller has no list of. */
+struct room {
+  void *blocks[GOCCL_FAST_PATH_BLOCKS];
+  uint64_t counts[GOCCL_FAST_PATH_BLOCKS];
+};
+
 /* Gives the blocks of a side and their counts, for which there is `room` where the caller has none.
  * Returns how many they are; -1: they cannot go by the fast path. */
 static int lay_out(const api_operation *o, const api_side *side, const api_side *other, int rank,
-                   int ranks, uint64_t *room, void *const **blocks, const uint64_t **counts) {
+                   int ranks, struct room *room, void *const **blocks, const uint64_t **counts) {
   *blocks = (void *const *)side->list;
   *counts = side->counts;
   switch (side->form) {
@@ -609,9 +620,21 @@ static int lay_out(const api_operation *o, const api_side *side, const api_side 
       *counts = other->counts + rank;
       return other->counts == NULL ? -1 : 1;
     case API_EQUAL:
-      for (int i = 0; i < ranks; i++) room[i] = o->count;
-      *counts = room;
+      for (int i = 0; i < ranks; i++) room->counts[i] = o->count;
+      *counts = room->counts;
       return ranks;
+    case API_FLAT: {
+      if ((unsigned)o->dtype >= GOCCL_DTYPE_COUNT || side->block == NULL) return -1;
+      uint64_t size = api_dtype_sizes[o->dtype];
+      if (o->count > INT64_MAX / size / (uint64_t)ranks) return -1;
+      for (int i = 0; i < ranks; i++) {
+        room->blocks[i] = (char *)side->block + (uint64_t)i * o->count * size;
+        room->counts[i] = o->count;
+      }
+      *blocks = room->blocks;
+      *counts = room->counts;
+      return ranks;
+    }
     case API_EACH: return side->counts == NULL ? -1 : ranks;
     default: return -1;
   }
@@ -619,9 +642,9 @@ static int lay_out(const api_operation *o, const api_side *side, const api_side 
 
 /* Whether a call is made in a way for which no fast path needs Go. */
 static int plain(const goccl_call *call) {
-  return call == NULL ||
-         (call->alltoall_schedule == NULL && (call->struct_size == sizeof *call ||
-                                              call->struct_size == offsetof(goccl_call, sequence)));
+  return call == NULL || (call->alltoall_schedule == NULL && call->timeout_ms >= 0 &&
+                          (call->struct_size == sizeof *call ||
+                           call->struct_size == offsetof(goccl_call, sequence)));
 }
 
 /* Tells the results of a start that is plain. */
@@ -718,14 +741,14 @@ static int go_by_fast_path(api_operation *o, const goccl_call *call, const goccl
   int ranks = (int)__atomic_load_n(&path->ranks, __ATOMIC_RELAXED);
   if (o->collective > API_BARRIER || ranks > GOCCL_FAST_PATH_BLOCKS) return 0;
   if ((unsigned)o->dtype > UINT8_MAX || (unsigned)o->op > UINT8_MAX) return 0;
-  uint64_t room[GOCCL_FAST_PATH_BLOCKS];
+  struct room in, out;
   goccl_operation op = {.collective = (uint8_t)o->collective,
                         .dtype = (uint8_t)o->dtype,
                         .op = (uint8_t)o->op,
                         .root = o->root,
                         .ranks = (uint32_t)ranks};
-  int n_in = lay_out(o, &o->in, &o->out, rank, ranks, room, &op.in, &op.in_counts);
-  int n_out = lay_out(o, &o->out, &o->in, rank, ranks, room, &op.out, &op.out_counts);
+  int n_in = lay_out(o, &o->in, &o->out, rank, ranks, &in, &op.in, &op.in_counts);
+  int n_out = lay_out(o, &o->out, &o->in, rank, ranks, &out, &op.out, &op.out_counts);
   if (n_in < 0 || n_out < 0) return 0;
   op.n_in = (uint32_t)n_in;
   op.n_out = (uint32_t)n_out;
@@ -763,6 +786,8 @@ static goccl_result start(api_operation *o, const goccl_call *call, goccl_work *
   {.form = API_EACH, .list = (const void *const *)(buffers), .counts = (lengths)}
 #define LIST(buffers, lengths)                                                    \
   {.form = API_LIST, .list = (const void *const *)(buffers), .counts = (lengths)}
+
+#define FLAT(buffer) {.form = API_FLAT, .block = (buffer)}
 
 /* Starts a call of which these are the fields. */
 #define START(...)                                 \
@@ -829,6 +854,26 @@ goccl_result goccl_alltoall(goccl_comm comm, const void *const *in, const uint64
                             void *const *out, const uint64_t *out_counts, goccl_dtype dtype,
                             const goccl_call *call, goccl_work *work) {
   START(.collective = API_ALLTOALL, .in = EACH(in, in_counts), .out = EACH(out, out_counts),
+        .dtype = dtype);
+}
+
+goccl_result goccl_allgather_single(goccl_comm comm, const void *in, void *out, uint64_t count,
+                                    goccl_dtype dtype, const goccl_call *call, goccl_work *work) {
+  START(.collective = API_ALLGATHER, .in = ONE(in), .out = FLAT(out), .count = count,
+        .dtype = dtype);
+}
+
+goccl_result goccl_reduce_scatter_single(goccl_comm comm, const void *in, void *out, uint64_t count,
+                                         goccl_dtype dtype, goccl_reduce_op op,
+                                         const double *factor, const goccl_call *call,
+                                         goccl_work *work) {
+  START(.collective = API_REDUCE_SCATTER, .in = FLAT(in), .out = ONE(out), .count = count,
+        .dtype = dtype, .op = op, .factor = factor);
+}
+
+goccl_result goccl_alltoall_single(goccl_comm comm, const void *in, void *out, uint64_t count,
+                                   goccl_dtype dtype, const goccl_call *call, goccl_work *work) {
+  START(.collective = API_ALLTOALL, .in = FLAT(in), .out = FLAT(out), .count = count,
         .dtype = dtype);
 }
 

@@ -12,7 +12,7 @@
 #include <signal.h>
 
 #include "../core/exec/fastpath.h"
-#include "goccl.h"
+#include "goccl_bindings.h"
 
 enum api_collective { /* as in package plan */
                       API_ALLREDUCE,
@@ -36,12 +36,13 @@ enum api_form {
   API_EQUAL, /* one a rank, each of `count` elements; NULL where this rank has none */
   API_EACH,  /* one a rank, with a count each */
   API_LIST,  /* as many as the caller says, with a count each */
+  API_FLAT,  /* one a rank, each of `count` elements, one after the other */
 };
 
 /* The inputs or the outputs, as the caller gave them. The buffers of outputs are written. */
 typedef struct {
   enum api_form form;
-  const void *block;       /* of API_ONE */
+  const void *block;       /* of API_ONE; the first of API_FLAT */
   const void *const *list; /* of the others */
   const uint64_t *counts;  /* of API_EACH and API_LIST */
 } api_side;

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"debug/elf"
 	"errors"
@@ -22,6 +23,7 @@ import (
 // built is what the tests run: the library and the C and Go programs that use it.
 var built struct {
 	library, abi, signals, malloc, exampleC, exampleGo string
+	examples                                           map[string]string // of C, by name
 }
 
 // compile is the command that makes a program in C that uses the library.
@@ -78,14 +80,20 @@ func build(folder string) error {
 			"-Wl,--as-needed", "-lgoccl", "-Wl,-rpath," + folder, "-o", program}, cFlags)
 	}
 	script := "-ldflags=-extldflags=-Wl,--version-script=" + filepath.Join(root, "capi", "exports.map")
-	for _, command := range [][]string{
+	commands := [][]string{
 		goBuild("./capi", built.library, "-buildmode="+mode, script),
 		goBuild("./examples/go/allreduce", built.exampleGo),
-		compile(built.abi, "capi/testdata/abi.c", "capi/testdata/async.c"),
+		compile(built.abi, "capi/testdata/abi.c", "capi/testdata/async.c", "capi/testdata/lists.c"),
 		compile(built.signals, "capi/testdata/signals.c"),
 		{compiler, "-O", "-fPIC", "-shared", "capi/testdata/malloc.c", "-o", built.malloc},
 		compile(built.exampleC, "examples/c/allreduce.c"),
-	} {
+	}
+	built.examples = map[string]string{}
+	for _, name := range []string{"messages", "shared_memory", "checkpoint", "elastic"} {
+		built.examples[name] = at(name)
+		commands = append(commands, compile(at(name), "examples/c/"+name+".c"))
+	}
+	for _, command := range commands {
 		run := exec.Command(command[0], command[1:]...)
 		run.Dir = root
 		if out, err := run.CombinedOutput(); err != nil {
@@ -167,6 +175,50 @@ func TestExamples(t *testing.T) {
 	}
 }
 
+// TestExamplesInC runs those whose processes meet by a file.
+func TestExamplesInC(t *testing.T) {
+	for name, c := range map[string]struct {
+		ranks, says []string
+		dies        string
+	}{
+		"messages": {[]string{"0", "1", "2"}, []string{`rank 0 has 1 from rank 2\n`,
+			`rank 0 has 102 from rank 2\n`, `rank 1 has 100 from rank 0\n`}, ""},
+		"shared_memory": {[]string{"0", "1", "2"}, []string{`rank 2: the sum is right, by \w+\n`}, ""},
+		"checkpoint": {[]string{"0", "1", "2"}, []string{`rank 1 goes on after 10 steps\n`,
+			`rank [01] has 102 of rank 2\n`}, ""},
+		"elastic": {[]string{"0", "1", "2", "new"}, []string{`new is rank \d of`}, "2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+			defer cancel()
+			outs := make([]bytes.Buffer, len(c.ranks))
+			runs := make([]*exec.Cmd, len(c.ranks))
+			id := filepath.Join(t.TempDir(), "id")
+			for i, rank := range c.ranks {
+				runs[i] = exec.CommandContext(ctx, built.examples[name], rank, "3", id)
+				runs[i].Env = append(os.Environ(), "GOCCL_SOCKET_IFNAME=lo")
+				runs[i].Stdout, runs[i].Stderr = &outs[i], &outs[i]
+				if err := runs[i].Start(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			all := ""
+			for i, run := range runs {
+				err := run.Wait()
+				if (err != nil) != (c.ranks[i] == c.dies) {
+					t.Errorf("rank %s: %v", c.ranks[i], err)
+				}
+				all += outs[i].String()
+			}
+			for _, words := range c.says {
+				if !regexp.MustCompile(words).MatchString(all) {
+					t.Errorf("%q does not stand in:\n%s", words, all)
+				}
+			}
+		})
+	}
+}
+
 // TestSignals has signals come to a host whose handlers want much stack.
 func TestSignals(t *testing.T) {
 	if s := sanitizer(); s != "" {
@@ -188,7 +240,8 @@ func TestSymbols(t *testing.T) {
 	if filepath.Ext(built.library) != ".so" {
 		t.Skip("an archive shows all symbols that it has")
 	}
-	declared := slices.Concat(functionsOf(t, "goccl.h"), functionsOf(t, "goccl_deprecated.h"))
+	declared := slices.Concat(functionsOf(t, "goccl.h"), functionsOf(t, "goccl_bindings.h"),
+		functionsOf(t, "goccl_deprecated.h"))
 	slices.Sort(declared)
 	f, err := elf.Open(built.library)
 	if err != nil {
@@ -214,14 +267,9 @@ func TestSymbols(t *testing.T) {
 // functionsOf lists the functions that a header declares.
 func functionsOf(t *testing.T, header string) (names []string) {
 	t.Helper()
-	text, err := os.ReadFile(header)
-	if err != nil {
-		t.Fatal(err)
-	}
-	plain := regexp.MustCompile(`(?s)/\*.*?\*/`).ReplaceAll(text, nil)
 	for _, m := range regexp.MustCompile(`(?m)^(?:goccl_result |const char \*)(goccl_\w+)\(`).
-		FindAllSubmatch(plain, -1) {
-		names = append(names, string(m[1]))
+		FindAllStringSubmatch(headerText(t, header), -1) {
+		names = append(names, m[1])
 	}
 	if len(names) == 0 {
 		t.Fatalf("%s declares no functions", header)
@@ -237,7 +285,7 @@ func TestOldNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A statement each: of one expression of them all gcc makes gigabytes.
-	program := "#include \"goccl.h\"\nint main(void) {\n  int other = 0;\n"
+	program := "#include \"goccl_bindings.h\"\nint main(void) {\n  int other = 0;\n"
 	pairs := regexp.MustCompile(`NAME_OF\((goccl_\w+)\)\s+goccl_result (goccl_\w+)\(`).
 		FindAllStringSubmatch(string(text), -1)
 	if len(pairs) != len(functionsOf(t, "goccl_deprecated.h")) {
@@ -266,7 +314,7 @@ func TestOldNames(t *testing.T) {
 
 // TestDetailsOfAll is about the test "details" of abi.c: it has every function fail that can.
 func TestDetailsOfAll(t *testing.T) {
-	text := map[string]string{"goccl.h": "", "testdata/abi.c": ""}
+	text := map[string]string{"goccl.h": "", "goccl_bindings.h": "", "testdata/abi.c": ""}
 	for name := range text {
 		b, err := os.ReadFile(name)
 		if err != nil {
@@ -277,7 +325,7 @@ func TestDetailsOfAll(t *testing.T) {
 	tried := regexp.MustCompile(`(?s)\nstatic void fail_each.*?\nstatic void print_id`).
 		FindString(text["testdata/abi.c"])
 	functions := regexp.MustCompile(`(?m)^goccl_result (goccl_\w+)\(`)
-	for _, m := range functions.FindAllStringSubmatch(text["goccl.h"], -1) {
+	for _, m := range functions.FindAllStringSubmatch(text["goccl.h"]+text["goccl_bindings.h"], -1) {
 		if m[1] != "goccl_shutdown" && !regexp.MustCompile(`GIVES\(\w+, `+m[1]+`\(`).MatchString(tried) {
 			t.Errorf("%s does not fail", m[1])
 		}
@@ -291,7 +339,7 @@ func TestHeaderInEveryLanguage(t *testing.T) {
 			t.Skip(err)
 		}
 		args := append(language[1:], "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only",
-			"goccl.h")
+			"goccl_bindings.h") // which includes goccl.h
 		out, err := exec.Command(language[0], args...).CombinedOutput()
 		if err != nil && !strings.Contains(string(out), "pragma once") {
 			t.Errorf("%s: %v\n%s", language, err, out)

@@ -76,7 +76,8 @@ func apiCommOrphans(handle C.goccl_comm, orphans *C.goccl_orphan, size C.size_t,
 	return onComm("comm_orphans", handle, func(c *commHandle) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return putList("comm_orphans", "orphans", c.orphans, orphans, size, count,
+		return putStructs("comm_orphans", "orphans", c.orphans, orphans,
+			leastOrphan, size, count,
 			func(o *core.Orphan) C.goccl_orphan {
 				to := C.goccl_orphan{rank: C.int(o.Rank), size: C.size_t(o.Size)}
 				to.local_model, _ = c.lend(o.Model)

@@ -75,6 +75,14 @@ func milliseconds(ms C.int64_t) time.Duration {
 	return time.Duration(min(max(int64(ms), -1), most)) * time.Millisecond
 }
 
+// limit is how long a call may take; 0: as long as others of its communicator.
+func limit(name string, ms C.int64_t) (time.Duration, error) {
+	if ms < 0 {
+		return 0, invalid(name, ms, "it must be positive, or 0 for the default")
+	}
+	return milliseconds(ms), nil
+}
+
 // maxStruct is beyond what any later version of a struct will take: a greater size is garbage.
 const maxStruct = 4096
 
@@ -179,13 +187,16 @@ type given struct {
 func take(from *C.goccl_config) (g given, err error) {
 	in, err := takeStruct(from, leastConfig, "config")
 	settle()
+	timeout, noTimeout := limit("config.timeout_ms", in.timeout_ms)
+	grace, noGrace := limit("config.liveness_grace_ms", in.liveness_grace_ms)
+	err = cmp.Or(err, noTimeout, noGrace)
 	g.fields = in
 	g.Config = core.Config{Rank: int(in.rank), Size: int(in.size), GroupName: text(in.group_name),
 		Transport: text(in.transport), Interface: text(in.interface_), StoreHost: text(in.store_host),
 		Secret: text(in.secret), Incarnation: text(in.incarnation), MinSize: int(in.min_size),
 		Quorum: text(in.quorum), Recovery: text(in.recovery), Meeting: text(in.meeting),
-		AllToAllSchedule: text(in.alltoall_schedule), Timeout: milliseconds(in.timeout_ms),
-		LivenessGrace: milliseconds(in.liveness_grace_ms), Net: text(in.net), HCA: text(in.ib_hca),
+		AllToAllSchedule: text(in.alltoall_schedule), Timeout: timeout,
+		LivenessGrace: grace, Net: text(in.net), HCA: text(in.ib_hca),
 		GIDIndex: text(in.ib_gid_index), Algorithms: text(in.algorithms),
 		Thresholds: text(in.thresholds), Links: text(in.links)}
 	if in.global_ranks != nil && in.size >= 1 && in.size <= bootstrap.MaxSize {
@@ -268,11 +279,6 @@ func (g *given) initialize(ctx context.Context, refused error) (*core.Comm, erro
 func (g *given) check() error {
 	in := &g.fields
 	switch {
-	case in.timeout_ms < 0:
-		return invalid("config.timeout_ms", in.timeout_ms, "it must be positive, or 0 for the default")
-	case in.liveness_grace_ms < 0:
-		return invalid("config.liveness_grace_ms", in.liveness_grace_ms,
-			"it must be positive, or 0 for the default")
 	case in.reconfigurable < 0 || in.reconfigurable > 1:
 		return invalid("config.reconfigurable", in.reconfigurable, "allowed are 0 and 1")
 	case in.reconfigurable == 1: // ranks are not looked at

@@ -44,15 +44,15 @@ func apiCommGrow(
 
 // within is a call that may take so long; one without a deadline has the communicator's timeout.
 func within(timeout C.int64_t, name string, f func(context.Context) error) (longCall, error) {
-	if timeout == 0 || timeout < C.GOCCL_DEFAULT_TIMEOUT {
-		return nil, invalid(name+": timeout_ms", timeout,
-			"it must be positive, or GOCCL_DEFAULT_TIMEOUT")
+	most, err := limit(name+": timeout_ms", timeout)
+	if err != nil {
+		return nil, err
 	}
 	return func(t *task) error {
-		if timeout < 0 {
+		if most == 0 {
 			return f(t.ctx)
 		}
-		ctx, cancel := context.WithTimeout(t.ctx, milliseconds(timeout))
+		ctx, cancel := context.WithTimeout(t.ctx, most)
 		defer cancel()
 		return f(ctx)
 	}, nil
@@ -115,7 +115,8 @@ func apiCommAgree(
 func apiCommMembers(handle C.goccl_comm, members *C.goccl_member, size C.size_t,
 	count *C.size_t) C.goccl_result {
 	return onComm("comm_members", handle, func(c *commHandle) error {
-		return putList("comm_members", "members", c.comm.Members(), members, size, count,
+		return putStructs("comm_members", "members", c.comm.Members(), members,
+			leastMember, size, count,
 			func(m *core.Member) C.goccl_member {
 				to := C.goccl_member{process: C.uint64_t(m.Process), pid: C.int64_t(m.PID)}
 				host := to.host[:len(to.host)-1]

@@ -153,20 +153,69 @@ func put[T any](to *T, name string, value T) error {
 // their number.
 func putList[From, To any](function, name string, list []From, to *To, size C.size_t,
 	count *C.size_t, value func(*From) To) error {
-	if err := needs(count, function+": count"); err != nil {
-		return err
-	}
-	if size > 0 {
-		if err := needs(to, function+": "+name); err != nil {
-			return err
-		}
-	}
-	*count = C.size_t(len(list))
-	room := unsafe.Slice(to, min(uint64(size), uint64(len(list))))
+	room, err := roomFor(function, name, len(list), to, size, count)
 	for i := range room {
 		room[i] = value(&list[i])
 	}
+	return err
+}
+
+// roomFor is the part of the caller's memory that is to be filled, of a list of a length.
+func roomFor[To any](function, name string, length int, to *To, size C.size_t,
+	count *C.size_t) ([]To, error) {
+	if err := needs(count, function+": count"); err != nil {
+		return nil, err
+	}
+	if size > 0 {
+		if err := needs(to, function+": "+name); err != nil {
+			return nil, err
+		}
+	}
+	*count = C.size_t(length)
+	return unsafe.Slice(to, min(uint64(size), uint64(length))), nil
+}
+
+// putStructs is putList for structs that begin with struct_size, whose caller may know an older or
+// a newer version.
+func putStructs[From, To any](function, name string, list []From, to *To, least uintptr,
+	size C.size_t, count *C.size_t, value func(*From) To) error {
+	room, err := roomFor(function, name, len(list), to, size, count)
+	if err != nil || size == 0 {
+		return err
+	}
+	stride, err := strideOf(function+": "+name+"[0].struct_size", to, least)
+	if err != nil {
+		return err
+	}
+	for i := range room {
+		giveStruct(unsafe.Add(unsafe.Pointer(to), i*stride), stride, value(&list[i]))
+	}
 	return nil
+}
+
+// The sizes of the first versions of structs that the library fills: a caller has no smaller one.
+const (
+	leastMember = 280
+	leastOrphan = 32
+	leastPeaks  = 32
+)
+
+// strideOf reads the struct_size of a struct that is to be filled.
+func strideOf[To any](name string, to *To, least uintptr) (int, error) {
+	given, own := *(*C.size_t)(unsafe.Pointer(to)), unsafe.Sizeof(*to)
+	if uintptr(given) < least || given > maxStruct || given%8 != 0 {
+		return 0, invalid(name, given, "allowed is the sizeof of the struct: %d here, %d at least", own,
+			least)
+	}
+	return int(given), nil
+}
+
+// giveStruct writes a struct to memory of the caller, whose struct may be longer.
+func giveStruct[To any](at unsafe.Pointer, stride int, value To) {
+	room := unsafe.Slice((*byte)(at), stride)
+	clear(room)
+	copy(room, unsafe.Slice((*byte)(unsafe.Pointer(&value)), unsafe.Sizeof(value)))
+	*(*C.size_t)(at) = C.size_t(stride)
 }
 
 // keep keeps the message of an error for goccl_last_error(), and its detail.

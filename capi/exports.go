@@ -10,6 +10,7 @@ package main
 import "C"
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -309,10 +310,11 @@ func apiCommTimeout(handle C.goccl_comm, timeout *C.int64_t) C.goccl_result {
 //export apiCommSetTimeout
 func apiCommSetTimeout(handle C.goccl_comm, timeout C.int64_t) C.goccl_result {
 	return onComm("comm_set_timeout", handle, func(c *commHandle) error {
-		if timeout <= 0 {
-			return invalid("comm_set_timeout: timeout_ms", timeout, "it must be positive")
+		most, err := limit("comm_set_timeout: timeout_ms", timeout)
+		if err != nil {
+			return err
 		}
-		return c.comm.SetTimeout(milliseconds(timeout))
+		return c.comm.SetTimeout(cmp.Or(most, core.DefaultTimeout))
 	})
 }
 
@@ -440,12 +442,16 @@ func apiAllToAllPeaks(
 		if err := needs(to, "alltoall_peaks: peaks"); err != nil {
 			return err
 		}
+		stride, err := strideOf("alltoall_peaks: peaks.struct_size", to, leastPeaks)
+		if err != nil {
+			return err
+		}
 		p, err := core.AllToAllPeaks(int(ranks), text(transport), text(schedule), uint64(bytes))
 		if err != nil {
 			return err
 		}
-		*to = C.goccl_peaks{in_flight: C.uint64_t(p.Sent), staging: C.uint64_t(p.Staging),
-			incast: C.int(p.Incast)}
+		giveStruct(unsafe.Pointer(to), stride, C.goccl_peaks{in_flight: C.uint64_t(p.Sent),
+			staging: C.uint64_t(p.Staging), incast: C.int(p.Incast)})
 		return nil
 	})
 }

@@ -10,6 +10,11 @@
  * Units
  *   `count` is a number of elements of `dtype`, never of bytes. Times are milliseconds. A timeout
  *   of more than 146 years, such as INT64_MAX, does not come.
+ *   A `timeout_ms` is how long a call may take before it fails with GOCCL_TIMEOUT: positive, or 0,
+ *   which is GOCCL_DEFAULT_TIMEOUT: that of the communicator, which by default has 1 800 000.
+ *   That of goccl_work_wait() and its kin is how long the thread waits for what then goes on:
+ *   0 only looks, and GOCCL_NO_TIMEOUT waits until it ends, by its own timeout at the latest.
+ *   Other negative values are refused.
  *
  * Ownership
  *   Buffers stay the caller's. From the start of a collective to its end the library reads `in`
@@ -33,11 +38,17 @@
  *   bad argument. Where a collective failed, `out` holds no usable data; an `in` that is not `out`
  *   is intact.
  *
+ * Structs
+ *   A struct that may grow begins with struct_size, which the caller sets to its sizeof: so a
+ *   program goes on with a library whose structs have more fields. Of an array that the library
+ *   fills it is set in the first element, before the call, and is the distance of the elements. The
+ *   library sets it in all of them. Fields that it does not know it sets to 0.
+ *
  * Handles
  *   A handle is an opaque number, and is given out once only. One that is stale, forged or of
  *   another type is answered with GOCCL_INVALID_HANDLE. After fork() the child is answered
  *   GOCCL_FORKED by every function, but goccl_comm_destroy(), goccl_comm_abort(),
- *   goccl_comm_refuse(), goccl_group_drop(), goccl_work_free() and goccl_shutdown() do nothing
+ *   goccl_group_drop(), goccl_work_free() and goccl_shutdown() do nothing
  *   there and return GOCCL_OK. A child that calls exec loads the library anew and may use it.
  *
  * Limits
@@ -128,8 +139,8 @@ typedef uint64_t goccl_work;
 
 #define GOCCL_WORK_DONE ((goccl_work)0) /* a work that ended well in the call that started it */
 #define GOCCL_ANY_SOURCE (-1)
-#define GOCCL_NO_TIMEOUT (-1)      /* goccl_work_wait(): wait until the work ends by itself */
-#define GOCCL_DEFAULT_TIMEOUT (-1) /* goccl_call.timeout_ms: the communicator's */
+#define GOCCL_DEFAULT_TIMEOUT 0 /* of what a call may take: see Units */
+#define GOCCL_NO_TIMEOUT (-1)   /* of goccl_work_wait() and its kin: see Units */
 
 /* ---- library ------------------------------------------------------------------------------ */
 
@@ -211,11 +222,6 @@ typedef struct {
 typedef void (*goccl_logger)(void *context, const goccl_log_record *record);
 goccl_result goccl_set_logger(goccl_logger logger, void *context, goccl_log_level level);
 
-/* For callers that have something to tell in their turn, such as torch's back end: logs `text`. The
- * level is not GOCCL_LOG_DEFAULT, and the subsystem one of those above. In a forked child it does
- * nothing. */
-goccl_result goccl_log(goccl_log_level level, const char *subsystem, const char *text);
-
 /* ---- bootstrap ---------------------------------------------------------------------------- */
 
 /* Names a communicator to be. Rank 0 makes it and hands it to the others by any means (it holds
@@ -235,6 +241,7 @@ goccl_result goccl_get_unique_id(goccl_unique_id *id);
  * goccl_comm_init() returns GOCCL_TIMEOUT without it, and calls no more of them: until it has
  * returned, `context` must stay valid. */
 typedef struct {
+  size_t struct_size; /* sizeof(goccl_store) */
   void *context;
   /* Stores a value. Returns 0, or -1 and a message in err. */
   int (*set)(void *context, const char *key, const void *value, size_t size, char *err,
@@ -444,7 +451,8 @@ goccl_result goccl_comm_agree(goccl_comm comm, uint64_t *flags);
 
 /* A member, as its process has told of itself. */
 typedef struct {
-  uint64_t process; /* tells processes apart; the same in each epoch. Members of one share it */
+  size_t struct_size; /* sizeof(goccl_member) in the first of an array: see Structs */
+  uint64_t process;   /* tells processes apart; the same in each epoch. Members of one share it */
   int64_t pid;
   char host[256]; /* the name, cut to fit */
 } goccl_member;
@@ -503,7 +511,8 @@ goccl_result goccl_comm_load_checkpoint(goccl_comm comm, uint64_t *version,
 
 /* A local model of a rank that has ended. */
 typedef struct {
-  int rank; /* which it was when the version was made */
+  size_t struct_size; /* sizeof(goccl_orphan) in the first of an array: see Structs */
+  int rank;           /* which it was when the version was made */
   size_t size;
   const void *local_model; /* NULL: it is lost: all that had it have ended, or have it changed */
 } goccl_orphan;
@@ -590,14 +599,6 @@ goccl_result goccl_comm_destroy(goccl_comm comm);
  * GOCCL_ABORTED, here and on every peer. The handle stays valid until goccl_comm_destroy(). */
 goccl_result goccl_comm_abort(goccl_comm comm, const char *reason);
 
-/* For callers that check the arguments of collectives themselves, such as torch's back end: tells
- * that they refused a collective, or a batch with one, so that peers learn of it as of one that the
- * library refused. Call it instead of the collective, on the thread that would have called that,
- * once for a whole batch, and not while the thread records a batch; not for what the library has
- * refused, and not for goccl_send() and goccl_recv(). `reason` says what was wrong; it may be NULL.
- * Never blocks. */
-goccl_result goccl_comm_refuse(goccl_comm comm, const char *reason);
-
 /* GOCCL_OK while the communicator works, else the first cause of its failure. GOCCL_PEER_FAILED
  * also where the process of a peer has ended without goccl_comm_destroy(), before anything needs
  * that peer. Never blocks. */
@@ -643,7 +644,7 @@ goccl_result goccl_comm_algorithm(goccl_comm comm, uint64_t sequence, const char
 /* The timeout of operations that are started without one of their own. */
 goccl_result goccl_comm_timeout(goccl_comm comm, int64_t *timeout_ms);
 
-/* Changes the timeout of operations started from now on. */
+/* Changes the timeout of operations started from now on; GOCCL_DEFAULT_TIMEOUT: to 1 800 000. */
 goccl_result goccl_comm_set_timeout(goccl_comm comm, int64_t timeout_ms);
 
 /* ---- works ----------------------------------------------------------------------------------
@@ -658,6 +659,22 @@ goccl_result goccl_work_test(goccl_work work);
  * GOCCL_IN_PROGRESS if it has not: the work goes on, and may be waited for again. The waiting
  * thread runs the work itself where no other thread does. */
 goccl_result goccl_work_wait(goccl_work work, int64_t timeout_ms);
+
+/* Waits until all of `n` works have ended, for at most `timeout_ms`. One that fails does not end
+ * the wait for the others. Returns GOCCL_OK where all have ended well, or n is 0; else the result
+ * of the first in the list that has failed, also after the time, with its message and detail; else
+ * GOCCL_IN_PROGRESS. *index (may be NULL) is the place of that work, or of the first that goes on;
+ * -1 with GOCCL_OK. goccl_work_test() tells of each. The array is copied; works may be in it
+ * twice, and be waited for by other threads. No handle is given back. With GOCCL_INVALID_HANDLE
+ * nothing was waited for, and *index is the place of that handle; a handle that another thread
+ * gives back during the wait is waited for. Like MPI_Waitall. */
+goccl_result goccl_work_wait_all(const goccl_work *works, int n, int64_t timeout_ms, int *index);
+
+/* Waits until one of `n` >= 1 works has ended, for at most `timeout_ms`, and returns how that one
+ * ended; *index is its place, the first in the list of several. GOCCL_IN_PROGRESS, and *index -1,
+ * where none has. To come to the next one, take it out of the list: GOCCL_WORK_DONE and what has
+ * ended before are found again. Else as goccl_work_wait_all(). Like MPI_Waitany. */
+goccl_result goccl_work_wait_any(const goccl_work *works, int n, int64_t timeout_ms, int *index);
 
 /* Calls `callback(context, result, text)` once when the work has ended: on a thread of the library,
  * on the waiting thread, or before this call returns if it has ended already or, being short, does
@@ -741,7 +758,7 @@ goccl_result goccl_comm_load_checkpoint_async(goccl_comm comm, uint64_t *version
 /* How a call is made; NULL asks for the defaults. */
 typedef struct {
   size_t struct_size; /* sizeof(goccl_call) */
-  int64_t timeout_ms; /* of this operation; <= 0: the communicator's */
+  int64_t timeout_ms; /* of this operation */
   int wait_soon; /* 1: the caller will call goccl_work_wait() at once. No thread of the library is
                          woken; the call itself runs the work for up to a millisecond */
   /* Of goccl_alltoall(), and no other: with how many peers a rank exchanges at once. The same on
@@ -788,13 +805,15 @@ goccl_result goccl_broadcast(goccl_comm comm, void *buffer, uint64_t count, gocc
                              int root, const goccl_call *call, goccl_work *work);
 
 /* out[r] = in of rank r, for every rank r: `size` output buffers of counts[r] elements, this
- * rank's in of counts[rank]. All ranks give the same counts. in may be out[rank]. */
+ * rank's in of counts[rank]. All ranks give the same counts. in may be out[rank]. Where the buffers
+ * lie one after the other and are equally long: goccl_allgather_single(). */
 goccl_result goccl_allgather(goccl_comm comm, const void *in, void *const *out,
                              const uint64_t *counts, goccl_dtype dtype, const goccl_call *call,
                              goccl_work *work);
 
 /* out of rank r = op over all ranks' in[r]: `size` input buffers of counts[r] elements, this
- * rank's out of counts[rank]. All ranks give the same counts. out may be in[rank]. */
+ * rank's out of counts[rank]. All ranks give the same counts. out may be in[rank]. Where the
+ * buffers lie one after the other and are equally long: goccl_reduce_scatter_single(). */
 goccl_result goccl_reduce_scatter(goccl_comm comm, const void *const *in, void *out,
                                   const uint64_t *counts, goccl_dtype dtype, goccl_reduce_op op,
                                   const double *factor, const goccl_call *call, goccl_work *work);
@@ -809,75 +828,25 @@ goccl_result goccl_scatter(goccl_comm comm, const void *const *in, void *out, ui
                            goccl_dtype dtype, int root, const goccl_call *call, goccl_work *work);
 
 /* out[r] = in[this rank] of rank r: in_counts[r] elements go to rank r, out_counts[r] come from it.
- * in and out must not overlap. */
+ * in and out must not overlap. Where the buffers of each side lie one after the other and all are
+ * equally long: goccl_alltoall_single(). */
 goccl_result goccl_alltoall(goccl_comm comm, const void *const *in, const uint64_t *in_counts,
                             void *const *out, const uint64_t *out_counts, goccl_dtype dtype,
                             const goccl_call *call, goccl_work *work);
 
-/* ---- what a collective would do ------------------------------------------------------------ */
-
-/* What a rank of an all-to-all may have under way at once, at most, however fast or slow the ranks
- * are. */
-typedef struct {
-  uint64_t in_flight; /* bytes that it has sent, and does not know to be taken */
-  uint64_t staging;   /* these and the bytes sent to it, as far as they go through staging memory */
-  int incast;         /* peers that send to it */
-} goccl_peaks;
-
-/* Finds it from the plans for `ranks` ranks (1 to 64) of a host, joined by "shm" or "tcp", that
- * send `bytes` to each other. It is proved, not measured. `schedule` is as in goccl_call. */
-goccl_result goccl_alltoall_peaks(int ranks, const char *transport, const char *schedule,
-                                  uint64_t bytes, goccl_peaks *peaks);
-
-/* Writes a JSON object that tells how rank 0 of a group would go about a collective ("allreduce",
- * "alltoall", ...) of float32, with `bytes` in a rank's larger buffer, with the settings of the
- * environment. The group need not exist: of `ranks` ranks, on hosts of `ranks_per_host` each, that
- * have CPUs as this one and are joined by "shm", "tcp" or "verbs" within a host. They are numbered
- * host by host, or where `by_turns` is not 0 are dealt out to the hosts one by one.
- * `ranks_per_domain` of a host, in order, run on CPUs that share a cache and a NUMA node; 0: all.
- * Nothing is run. The members:
- *   "algorithm"  as goccl_comm_algorithm() names it
- *   "direct"     whether a plan without messages is tried first, for blocks of goccl_mem_alloc()
- *   "levels"     of an algorithm in levels: "radix", "stride", "between_hosts", "within_domain",
- *                "estimated_us"
- *   "ordered"    whether ranks go host by host and domain by domain, not by their numbers
- *   "estimated_us"  what the algorithm is thought to take, if it was weighed against others
- *   "others"     algorithms that were weighed, too: "algorithm", "radices" of one in levels, and
- *                "estimated_us"
- *   "plans"      that follow one another, each of a part of the blocks
- *   "chunk"      bytes of a message that goes through staging memory, at most
- *   "peers"      with which the rank exchanges messages
- *   "messages"   that it sends
- *   "sent"       bytes in them
- * `json`, `size` and `needed` are as in goccl_info(). */
-goccl_result goccl_plan_info(const char *collective, int ranks, int ranks_per_host,
-                             int ranks_per_domain, int by_turns, const char *transport,
-                             uint64_t bytes, char *json, size_t size, size_t *needed);
-
-/* Runs the plans of a collective in virtual time, and writes a JSON object that tells how long it
- * takes, and why. The group need not exist, and nothing is sent: the same request and environment
- * give the same bytes. Seconds of one CPU for 16,384 ranks, and 24 bytes for each of their steps.
- * Any thread may call it. `request` is a JSON object:
- *   "collective", "ranks", "ranks_per_host", "ranks_per_domain", "by_turns", "transport", "bytes"
- *           as in goccl_plan_info(). What is missing is 0, and then all ranks are on one host that
- *           shares memory
- *   "cpus"  of a host; one for each rank if 0. Ranks that outnumber them take turns
- *   "net"   what joins the hosts: "star:25g", a switch; "fat-tree:25g,leaf=16,taper=2", switches of
- *           16 hosts, half as many links between them; "rail:8x200g", hosts of 8 interfaces. If
- *           missing a switch, with the speed that GOCCL_LINKS or its default has
- * The members of the answer, times in microseconds:
- *   "algorithm"      as goccl_comm_algorithm() names it
- *   "last_us", "median_us", "first_us"  when ranks have ended
- *   "messages"       by "class" ("memory", "loopback", "network"): "messages" and "bytes"
- *   "links"          the busiest of the network: "link", "bytes", and "busy", a part of the time
- *   "critical_path"  what "last_us" went by on, at one rank after the other: "cause" and "us". Of
- *                    CPUs "overhead" of messages, "copying", "reducing", "turns" until one was
- *                    free; of the network "wire" and "queue"; "latency", and "slots", until one was
- *                    known to be free
- *   "critical_path_ranks"  how often that goes on at another rank
- * GOCCL_INVALID_ARGUMENT where the request is bad, or has more than 20 million messages.
- * `json`, `size` and `needed` are as in goccl_info(). */
-goccl_result goccl_simulate(const char *request, char *json, size_t size, size_t *needed);
+/* As goccl_allgather(), goccl_reduce_scatter() and goccl_alltoall(), of a single buffer on each
+ * side, as with NCCL and MPI_Allgather(), MPI_Reduce_scatter_block() and MPI_Alltoall(). `count` is
+ * of a rank's block: out of the first, in of the second, and both of the third have size * count
+ * elements, by rank. In place, in is out + rank * count elements of the first, and out is in + rank
+ * * count elements of the second. They are as fast, and may meet those forms of other ranks. */
+goccl_result goccl_allgather_single(goccl_comm comm, const void *in, void *out, uint64_t count,
+                                    goccl_dtype dtype, const goccl_call *call, goccl_work *work);
+goccl_result goccl_reduce_scatter_single(goccl_comm comm, const void *in, void *out, uint64_t count,
+                                         goccl_dtype dtype, goccl_reduce_op op,
+                                         const double *factor, const goccl_call *call,
+                                         goccl_work *work);
+goccl_result goccl_alltoall_single(goccl_comm comm, const void *in, void *out, uint64_t count,
+                                   goccl_dtype dtype, const goccl_call *call, goccl_work *work);
 
 /* ---- barriers ------------------------------------------------------------------------------ */
 
@@ -913,10 +882,42 @@ goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dty
 goccl_result goccl_group_start(goccl_comm comm);
 goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work *work);
 
-/* Ends a batch of this thread without starting it. Where it has collectives peers are told, as by
- * goccl_comm_refuse() with that reason, which may be NULL: they would wait for them, unless the
- * communicator has begun another epoch since goccl_group_start(). Never blocks. */
+/* Ends a batch of this thread without starting it. Where it has collectives peers would wait for
+ * them: so they are told that this rank refused them, and the reason, which may be NULL, unless
+ * the communicator has begun another epoch since goccl_group_start(). Never blocks. */
 goccl_result goccl_group_drop(goccl_comm comm, const char *reason);
+
+/* ---- simulation ---------------------------------------------------------------------------- */
+
+/* Runs the plans of a collective in virtual time, and writes a JSON object that tells how long it
+ * takes, and why. The group need not exist, and nothing is sent: the same request and environment
+ * give the same bytes. Seconds of one CPU for 16,384 ranks, and 24 bytes for each of their steps.
+ * Any thread may call it. `request` is a JSON object:
+ *   "collective"      such as "allreduce", of float32
+ *   "bytes"           of a rank's larger buffer
+ *   "ranks"           1 to 65536
+ *   "ranks_per_host"  0: all. They are numbered host by host, or dealt out one by one if "by_turns"
+ *                     is true
+ *   "ranks_per_domain"  of a host, on CPUs that share a cache; 0: all
+ *   "transport"       joins the ranks of a host: "shm", "tcp" or "verbs"; missing: "shm"
+ *   "cpus"            of a host; one for each rank if 0. Ranks that outnumber them take
+ *                     turns
+ *   "net"             what joins the hosts: "star:25g", a switch; "fat-tree:25g,leaf=16,taper=2",
+ *                     switches of 16 hosts, half as many links between them; "rail:8x200g", hosts
+ *                     of 8 interfaces. Missing: a switch, with the speed of GOCCL_LINKS
+ * The members of the answer, times in microseconds:
+ *   "algorithm"      as goccl_comm_algorithm() names it
+ *   "last_us", "median_us", "first_us"  when ranks have ended
+ *   "messages"       by "class" ("memory", "loopback", "network"): "messages" and "bytes"
+ *   "links"          the busiest of the network: "link", "bytes", and "busy", a part of the time
+ *   "critical_path"  what "last_us" went by on, at one rank after the other: "cause" and "us". Of
+ *                    CPUs "overhead" of messages, "copying", "reducing", "turns" until one was
+ *                    free; of the network "wire" and "queue"; "latency", and "slots", until one was
+ *                    known to be free
+ *   "critical_path_ranks"  how often that goes on at another rank
+ * GOCCL_INVALID_ARGUMENT where the request is bad, or has more than 20 million messages.
+ * `json`, `size` and `needed` are as in goccl_info(). */
+goccl_result goccl_simulate(const char *request, char *json, size_t size, size_t *needed);
 
 #include "goccl_deprecated.h"
 

@@ -4,6 +4,7 @@ package main
 import "C"
 
 import (
+	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -42,6 +43,7 @@ type workHandle struct {
 	issued
 	work     ender
 	callback atomic.Bool // one has been given
+	watchers watchers
 }
 
 // ender is what a work is: a *core.Work or a *task.
@@ -96,8 +98,11 @@ var _ = [1]struct{}{}[C.API_RECV-C.int(plan.Recv)]
 
 // functionOf is the name of the function that was called.
 func functionOf(a *C.api_operation) string {
-	if a.in.form == C.API_LIST {
+	switch {
+	case a.in.form == C.API_LIST:
 		return "allreduce_coalesced"
+	case a.in.form == C.API_FLAT || a.out.form == C.API_FLAT:
+		return plan.Collective(a.collective).String() + "_single"
 	}
 	return plan.Collective(a.collective).String()
 }
@@ -163,6 +168,17 @@ func checkSide(
 	switch side.form {
 	case C.API_NONE, C.API_ONE:
 		return nil
+	case C.API_FLAT:
+		most := math.MaxInt64 / int64(reduce.DType(a.dtype).Size()) / int64(size)
+		switch {
+		case uint64(a.count) > uint64(most):
+			return invalid(functionOf(a)+": count", a.count, "allowed are 0 to %d of each of %d ranks",
+				most, size)
+		case side.block == nil && a.count > 0:
+			return invalid(functionOf(a)+": "+name, "NULL", "it must point to %d elements",
+				int(a.count)*size)
+		}
+		return nil
 	case C.API_LIST:
 		if a.blocks < 1 || a.blocks > maxCoalesced {
 			return invalid(functionOf(a)+": n", a.blocks, "allowed are 1 to %d", maxCoalesced)
@@ -209,6 +225,13 @@ func (s *singles) blocks(
 		return s.at[i:s.used:s.used], s.count[i:s.used:s.used]
 	case C.API_EQUAL:
 		counts = slices.Repeat([]uint64{uint64(a.count)}, size)
+	case C.API_FLAT:
+		step := int(a.count) * reduce.DType(a.dtype).Size()
+		for i := range size {
+			blocks = append(blocks, unsafe.Add(side.block, i*step))
+			counts = append(counts, uint64(a.count))
+		}
+		return blocks, counts
 	case C.API_EACH:
 		counts = slices.Clone(unsafe.Slice((*uint64)(side.counts), size))
 	case C.API_LIST:
@@ -245,7 +268,9 @@ func startOf(call *C.goccl_call, work *C.goccl_work) (s start, err error) {
 	if s.schedule, err = plan.ParseSchedule(text(c.alltoall_schedule)); err != nil {
 		return s, errorf(codeInvalidArgument, "call.alltoall_schedule is %v", err)
 	}
-	s.Timeout = milliseconds(c.timeout_ms)
+	if s.Timeout, err = limit("call.timeout_ms", c.timeout_ms); err != nil {
+		return s, err
+	}
 	s.WaitSoon = s.WaitSoon || c.wait_soon != 0
 	s.sequence, s.contributors = c.sequence, c.contributors
 	return s, nil

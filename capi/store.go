@@ -32,10 +32,14 @@ var errNoMemory = errorf(C.GOCCL_SYSTEM, "out of memory")
 
 // newStore copies the struct into C's memory: it holds pointers of C, and Go hands it to C.
 func newStore(from *C.goccl_store) (*store, error) {
-	if from.set == nil {
+	given, err := takeStruct(from, C.sizeof_goccl_store, "store")
+	if err != nil {
+		return nil, err
+	}
+	if given.set == nil {
 		return nil, invalid("config.store.set", "NULL", "it must be a function")
 	}
-	if from.get == nil {
+	if given.get == nil {
 		return nil, invalid("config.store.get", "NULL", "it must be a function")
 	}
 	s := &store{c: (*C.goccl_store)(C.calloc(1, C.sizeof_goccl_store)), turn: make(chan struct{}, 1),
@@ -43,7 +47,7 @@ func newStore(from *C.goccl_store) (*store, error) {
 	if s.c == nil {
 		return nil, errNoMemory
 	}
-	*s.c = *from
+	*s.c = given
 	return s, nil
 }
 

@@ -53,7 +53,9 @@ def sections(text: str) -> tuple[str, list[Section]]:
     """The comment of the whole header, and its sections."""
     intro = COMMENT.match(text)
     assert intro
-    start = text.index("#define GOCCL_VERSION_MAJOR")
+    start = text.find("#define GOCCL_VERSION_MAJOR")
+    if start < 0:  # in a header that goes with goccl.h
+        start = text.index("\n\n", text.index('extern "C" {'))
     body = text[start : text.index("#ifdef __cplusplus", start)]
     found = [Section("Versions", "")]
     for chunk in re.split(r"\n\n+", body.strip("\n")):
@@ -124,9 +126,11 @@ def text_of(comment: str, links: dict[str, str], of: str = "") -> str:
     return wrapped(linked("\n".join(lines), links, of))
 
 
-def header(_page: Path, path: str) -> str:
-    """What holds for all functions, a list of them, and each section of the header."""
+def header(_page: Path, path: str, *others: str) -> str:
+    """What holds for all functions, a list of them, and each section of a header and of others."""
     intro, found = sections((ROOT / path).read_text(encoding="utf-8"))
+    for other in others:
+        found += sections((ROOT / other).read_text(encoding="utf-8"))[1]
     links = {}
     for each in (each for section in found for each in section.entries):
         places = [heading for heading, _ in headings(each)]

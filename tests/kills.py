@@ -76,6 +76,7 @@ class Config(ctypes.Structure):
 
 class Member(ctypes.Structure):
     _fields_ = (
+        ("struct_size", ctypes.c_size_t),
         ("process", ctypes.c_uint64),
         ("pid", ctypes.c_int64),
         ("host", ctypes.c_char * 256),
@@ -325,6 +326,7 @@ class Process:
         """Reads who the members are, and what is to become of them."""
         n, epoch = ctypes.c_size_t(), ctypes.c_uint32()
         members = (Member * 64)()
+        members[0].struct_size = ctypes.sizeof(Member)
         self.call("comm_members", self.comm, members, ctypes.c_size_t(64), ctypes.byref(n))
         self.members = [m.process for m in members[: n.value]]
         rank = ctypes.c_int()

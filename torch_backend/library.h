@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "goccl.h"
-#include "goccl_functions.h"  // made of goccl.h by setup.py
+#include "goccl_bindings.h"
+#include "goccl_functions.h"  // made of the headers by setup.py
 
 namespace goccl {
 
@@ -35,12 +35,20 @@ T ask(Function function, Arguments... arguments) {
   return value;
 }
 
+// Tells a function that lists structs how long they are.
+inline void measure(char& /*unused*/) {}
+template <typename T>
+void measure(T& first) {
+  first.struct_size = sizeof(T);
+}
+
 // All that a function lists. Memory, its size and what is needed are the last arguments.
 template <typename T, typename Function, typename... Arguments>
 std::vector<T> listed(Function list, Arguments... arguments) {
   std::vector<T> all(4096 / sizeof(T));
   for (;;) {  // it may be more the next time
     size_t count = 0;
+    measure(all[0]);
     check(list(arguments..., all.data(), all.size(), &count));
     const bool whole = count <= all.size();
     all.resize(count);

@@ -112,8 +112,8 @@ StoreAdapter::StoreAdapter(const intrusive_ptr<c10d::Store>& store)
     : id_(stores().add(store)),
       host_(hostOf(store)),
       prefix_(prefixOf(store)),
-      callbacks_{reinterpret_cast<void*>(static_cast<uintptr_t>(id_)), &StoreAdapter::set,
-                 &StoreAdapter::get} {}
+      callbacks_{sizeof(goccl_store), reinterpret_cast<void*>(static_cast<uintptr_t>(id_)),
+                 &StoreAdapter::set, &StoreAdapter::get} {}
 
 void StoreAdapter::interrupt() { stores().remove(id_); }
 

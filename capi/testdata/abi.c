@@ -176,7 +176,7 @@ static void test_config(void) {
   goccl_comm comm = 7;
   goccl_unique_id id;
   memset(&id, 1, sizeof id);
-  goccl_store store = {0};
+  goccl_store store = {.struct_size = sizeof store};
 #define INIT(code, words, ...)                                       \
   do {                                                               \
     goccl_config config = {.struct_size = sizeof config, .size = 1}; \
@@ -413,7 +413,7 @@ static void test_arguments(void) {
           goccl_alltoall(comm, in, counts, out, counts, GOCCL_FLOAT32, &call, NULL));
   call.struct_size = offsetof(goccl_call, alltoall_schedule); /* an older caller's */
   OK(goccl_barrier(comm, &call, NULL));
-  goccl_peaks peaks;
+  goccl_peaks peaks = {.struct_size = sizeof peaks};
   REFUSED(bad, "peaks is NULL", goccl_alltoall_peaks(2, "shm", "", 4, NULL));
   REFUSED(bad, "schedule is \"in turn\"", goccl_alltoall_peaks(2, "shm", "in turn", 4, &peaks));
   OK(goccl_alltoall_peaks(8, "tcp", "sequential", 1 << 20, &peaks));
@@ -453,7 +453,7 @@ static void test_arguments(void) {
   REFUSED(bad, "comm_algorithm: name is NULL", goccl_comm_algorithm(comm, 1, NULL));
   REFUSED(bad, "comm_describe: json is NULL", goccl_comm_describe(comm, NULL, 10, NULL));
   REFUSED(bad, "rank is NULL", goccl_comm_rank(comm, NULL));
-  REFUSED(bad, "timeout_ms is 0", goccl_comm_set_timeout(comm, 0));
+  REFUSED(bad, "timeout_ms is -1", goccl_comm_set_timeout(comm, -1));
   REFUSED(bad, "timeout_ms is NULL", goccl_comm_timeout(comm, NULL));
   OK(goccl_comm_set_timeout(comm, PATIENCE));
   int64_t timeout_ms = 0;
@@ -926,7 +926,7 @@ static void elastic(goccl_comm comm, int rank, int size) {
   goccl_comm shrunk = 7;
   if (rank != last) {
     OK(goccl_comm_shrink(comm, &last, 1, GOCCL_SHRINK_DEFAULT, &shrunk));
-    goccl_member members[2];
+    goccl_member members[2] = {{.struct_size = sizeof *members}};
     size_t count = 0;
     OK(goccl_comm_members(shrunk, members, 1, &count));
     TRUE((int)count == size - 1 && members[0].pid == getpid() && members[0].host[0] != 0);
@@ -1046,7 +1046,7 @@ static void orphaned(goccl_comm comm, int rank, int size) {
   size_t sizes[2] = {0, 0};
   OK(goccl_comm_load_checkpoint(comm, &version, &models[0], &sizes[0], &models[1], &sizes[1]));
   TRUE(version == 1 && *(const int *)models[1] == 100 + rank);
-  goccl_orphan orphan = {.rank = -1};
+  goccl_orphan orphan = {.struct_size = sizeof orphan, .rank = -1};
   size_t count = 7;
   OK(goccl_comm_orphans(comm, NULL, 0, &count));
   TRUE(count == (rank == 0));
@@ -1097,7 +1097,7 @@ static void test_elastic(void) {
   goccl_result bad = GOCCL_INVALID_ARGUMENT;
   goccl_comm comm = alone(), shrunk = 7;
   int self = 0;
-  REFUSED(bad, "timeout_ms", goccl_comm_recover(comm, 0));
+  REFUSED(bad, "timeout_ms", goccl_comm_recover(comm, -1));
   REFUSED(bad, "timeout_ms", goccl_comm_recover(comm, -2));
   REFUSED(bad, "shrunk is NULL", goccl_comm_shrink(comm, NULL, 0, 0, NULL));
   REFUSED(bad, "n is -1", goccl_comm_shrink(comm, NULL, -1, 0, &shrunk));
@@ -1107,7 +1107,7 @@ static void test_elastic(void) {
   REFUSED(bad, "flags is 2", goccl_comm_shrink(comm, NULL, 0, 2, &shrunk));
   TRUE(shrunk == 0);
   REFUSED(bad, "newcomers are 33", goccl_comm_grow(comm, 33, 1000));
-  REFUSED(bad, "timeout_ms", goccl_comm_grow(comm, 1, 0));
+  REFUSED(bad, "timeout_ms", goccl_comm_grow(comm, 1, -1));
   REFUSED(bad, "n is NULL", goccl_comm_num_waiting(comm, NULL));
   REFUSED(bad, "flags is NULL", goccl_comm_agree(comm, NULL));
   REFUSED(bad, "count is NULL", goccl_comm_members(comm, NULL, 0, NULL));
@@ -1183,7 +1183,7 @@ static void test_reconfigure(void) {
   TRUE(strlen(handle) == 4);
   OK(goccl_comm_handle(comm, handle, sizeof handle, NULL));
   REFUSED(bad, "n is -1", goccl_comm_reconfigure(comm, "a", handles, -1, 1, 100));
-  REFUSED(bad, "timeout_ms is 0", goccl_comm_reconfigure(comm, "a", handles, 1, 1, 0));
+  REFUSED(bad, "timeout_ms is -1", goccl_comm_reconfigure(comm, "a", handles, 1, 1, -1));
   REFUSED(bad, "handles is NULL", goccl_comm_reconfigure(comm, "a", NULL, 1, 1, 100));
   REFUSED(bad, "uuid is empty", goccl_comm_reconfigure(comm, NULL, handles, 1, 1, 100));
   REFUSED(bad, "no handles", goccl_comm_reconfigure(comm, "a", NULL, 0, 1, 100));
@@ -1293,7 +1293,7 @@ static int get_value(void *context, const char *key, void **value, size_t *size,
 }
 
 static void test_store(void) {
-  const goccl_store store = {entries, set_value, get_value};
+  const goccl_store store = {sizeof store, entries, set_value, get_value};
   on_ranks(3, PATIENCE, &store, collectives);
   on_ranks(2, PATIENCE, &store, collectives); /* over what the first run has left */
   goccl_config config = {.struct_size = sizeof config,
@@ -1310,7 +1310,7 @@ static void test_store(void) {
   REFUSED(GOCCL_SYSTEM, "the store is on holiday", goccl_comm_init(&comm, &config));
 }
 
-static const goccl_store shared_store = {entries, set_value, get_value};
+static const goccl_store shared_store = {sizeof(goccl_store), entries, set_value, get_value};
 
 /* A newcomer finds the members by a configuration. */
 static void *finder(void *config) {
@@ -1373,7 +1373,7 @@ static void test_publish(void) {
           goccl_comm_join(&none, &config, NULL, 0));
   TRUE(none == 0);
   goccl_unique_id bad = {"x"};
-  goccl_store half = {NULL, set_value, NULL};
+  goccl_store half = {sizeof half, NULL, set_value, NULL};
   const goccl_result argument = GOCCL_INVALID_ARGUMENT;
   REFUSED(argument, "exactly one", goccl_comm_publish(comm, NULL, NULL));
   REFUSED(argument, "exactly one", goccl_comm_publish(comm, &last_id, &shared_store));
@@ -1420,7 +1420,7 @@ static void *stand(void *p) {
     config.known.struct_size = sizeof config;
     config.later[1] = 1;
   }
-  static const goccl_store elsewhere = {entries, NULL, NULL};
+  static const goccl_store elsewhere = {sizeof(goccl_store), entries, NULL, NULL};
   goccl_unique_id nowhere = {{0}};
   if (c->how->both && c->id == NULL) config.known.unique_id = &nowhere;
   if (c->how->both && c->store == NULL) config.known.store = &elsewhere;
@@ -1436,7 +1436,7 @@ static void test_init_refused(void) {
                                  {.words = "comm_init: comm is NULL", .no_handle = 1},
                                  {.words = "older than the caller", .newer = 1},
                                  {.words = "both given", .both = 1}};
-  const goccl_store store = {entries, set_value, get_value};
+  const goccl_store store = {sizeof store, entries, set_value, get_value};
   for (size_t way = 0; way < sizeof ways / sizeof *ways; way++) {
     for (int refused = 0; refused < 2; refused++) {
       for (int by_store = 0; by_store < 2; by_store++) {
@@ -1474,7 +1474,7 @@ static int quick_set(void *context, const char *key, const void *value, size_t s
 static void test_stuck_store(void) {
   pthread_barrier_t barriers[2];
   for (int i = 0; i < 2; i++) TRUE(pthread_barrier_init(&barriers[i], NULL, 2) == 0);
-  const goccl_store store = {barriers, quick_set, stuck_get};
+  const goccl_store store = {sizeof store, barriers, quick_set, stuck_get};
   goccl_config config = {
       .struct_size = sizeof config, .rank = 1, .size = 2, .timeout_ms = 100, .group_name = "stuck"};
   config.store = &store;
@@ -1522,7 +1522,7 @@ static void fail_each(int child) {
   const goccl_work w = 7;
   const goccl_dtype f = GOCCL_FLOAT32;
   const goccl_reduce_op sum = GOCCL_SUM;
-  goccl_peaks peaks;
+  goccl_peaks peaks = {.struct_size = sizeof peaks};
   GIVES(argument, goccl_alltoall_peaks(-1, "\"\\\n", NULL, 4, &peaks));
   GIVES(argument, goccl_get_unique_id(NULL));
   GIVES(argument, goccl_info(NULL, 1, NULL));
@@ -1540,6 +1540,12 @@ static void fail_each(int child) {
   GIVES(handle, goccl_allreduce_coalesced(c, 1, NULL, NULL, NULL, f, sum, NULL, NULL, NULL));
   GIVES(handle, goccl_alltoall(c, NULL, NULL, NULL, NULL, f, NULL, NULL));
   GIVES(handle, goccl_comm_async_error(c));
+  int index;
+  GIVES(argument, goccl_work_wait_all(NULL, 1, 0, NULL));
+  GIVES(argument, goccl_work_wait_any(NULL, 1, 0, &index));
+  GIVES(handle, goccl_allgather_single(c, NULL, NULL, 1, f, NULL, NULL));
+  GIVES(handle, goccl_reduce_scatter_single(c, NULL, NULL, 1, f, sum, NULL, NULL, NULL));
+  GIVES(handle, goccl_alltoall_single(c, NULL, NULL, 1, f, NULL, NULL));
   GIVES(handle, goccl_barrier(c, NULL, NULL));
   GIVES(handle, goccl_broadcast(c, NULL, 1, f, 0, NULL, NULL));
   GIVES(handle, goccl_comm_algorithm(c, 1, NULL));
@@ -1690,7 +1696,7 @@ static void forks(goccl_comm comm, int rank, int size) {
 
 static void test_fork(void) {
   /* With a store, so that no meeting point of the id is open. */
-  const goccl_store store = {entries, set_value, get_value};
+  const goccl_store store = {sizeof store, entries, set_value, get_value};
   on_ranks(2, PATIENCE, &store, forks);
   goccl_comm comm = alone();
   goccl_work work;
@@ -1990,7 +1996,7 @@ static void test_limits(void) {
 
 /* What communicators took is given back. */
 static void test_leaks(void) {
-  const goccl_store store = {entries, set_value, get_value};
+  const goccl_store store = {sizeof store, entries, set_value, get_value};
   on_ranks(2, PATIENCE, &store, nothing);
   int before = open_descriptors(0);
   for (int i = 0; i < 50; i++) on_ranks(2, PATIENCE, &store, nothing);
@@ -2154,6 +2160,10 @@ int main(int argc, char **argv) {
                {"limits", test_limits},
                {"leaks", test_leaks},
                {"logger", test_logger},
+               {"single", test_single},
+               {"several", test_several},
+               {"timeouts", test_timeouts},
+               {"structs", test_structs},
                {"async", test_async},
                {"async_init", test_async_init},
                {"async_refused", test_async_refused},

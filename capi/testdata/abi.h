@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "goccl.h"
+#include "goccl_bindings.h"
 
 void fail(const char *file, int line, const char *format, ...);
 void expect(const char *file, int line, goccl_result want, goccl_result got, const char *call);
@@ -40,5 +40,11 @@ void test_async_init(void);
 void test_async_refused(void);
 void test_async_end(void);
 void test_async_freed(void);
+
+/* Of lists.c: */
+void test_single(void);
+void test_several(void);
+void test_timeouts(void);
+void test_structs(void);
 
 #endif /* ABI_H */

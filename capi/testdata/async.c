@@ -215,9 +215,9 @@ void test_async_refused(void) {
   goccl_work work = 7, works[2];
   size_t size = 7;
   int self = 0;
-  REFUSED(bad, "timeout_ms is 0", goccl_comm_recover_async(comm, 0, &work));
+  REFUSED(bad, "timeout_ms is -1", goccl_comm_recover_async(comm, -1, &work));
   TRUE(work == 0);
-  REFUSED(bad, "timeout_ms is 0", goccl_comm_grow_async(comm, 1, 0, &work));
+  REFUSED(bad, "timeout_ms is -1", goccl_comm_grow_async(comm, 1, -1, &work));
   REFUSED(bad, "shrunk is NULL", goccl_comm_shrink_async(comm, NULL, 0, 0, NULL, &work));
   REFUSED(bad, "n is 2", goccl_comm_shrink_async(comm, &self, 2, 0, &other, &work));
   TRUE(other == 0);
@@ -367,7 +367,7 @@ static void end_making(int64_t begin_ms) {
   goccl_config config = {.struct_size = sizeof config, .size = 2, .unique_id = &id};
   OK(goccl_comm_init_async(&comms[0], &config, &works[0]));
   int calls = 0;
-  const goccl_store store = {&calls, set_nothing, no_value};
+  const goccl_store store = {sizeof store, &calls, set_nothing, no_value};
   goccl_config joining = {.struct_size = sizeof joining, .store = &store, .group_name = "nobody"};
   OK(goccl_comm_join_async(&comms[1], &joining, NULL, 0, &works[1]));
   for (int i = 0; i < 2 && begin_ms > 0; i++)
@@ -409,7 +409,7 @@ void test_async_freed(void) {
 
   /* A freed init is given up: its store is used no more. */
   int *calls = calloc(1, sizeof *calls);
-  const goccl_store store = {calls, set_nothing, no_value};
+  const goccl_store store = {sizeof store, calls, set_nothing, no_value};
   goccl_config config = {
       .struct_size = sizeof config, .rank = 1, .size = 2, .store = &store, .group_name = "freed"};
   OK(goccl_comm_init_async(&other, &config, &works[0]));

@@ -76,6 +76,7 @@ class Peaks(ctypes.Structure):
     """goccl_peaks."""
 
     _fields_ = (
+        ("struct_size", ctypes.c_size_t),
         ("in_flight", ctypes.c_uint64),
         ("staging", ctypes.c_uint64),
         ("incast", ctypes.c_int),
@@ -145,7 +146,7 @@ class Core:
 
     def alltoall_peaks(self, ranks: int, transport: str, schedule: str, nbytes: int) -> Peaks:
         """The most that a rank may have under way at once, where each sends nbytes to each."""
-        peaks = Peaks()
+        peaks = Peaks(struct_size=ctypes.sizeof(Peaks))
         self._call(
             "goccl_alltoall_peaks", ranks, transport.encode(), schedule.encode(), nbytes, peaks
         )

@@ -1,0 +1,73 @@
+/*
+ * goccl_bindings.h - functions for those who bind GoCCL to a language or a framework, such as
+ * torch, and for tools. A program needs goccl.h only; what that says of threads, errors and handles
+ * holds here.
+ */
+#ifndef GOCCL_BINDINGS_H
+#define GOCCL_BINDINGS_H
+
+#include "goccl.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- for bindings and tools: goccl_bindings.h ---------------------------------------------- */
+
+/* For callers that check the arguments of collectives themselves: tells
+ * that they refused a collective, or a batch with one, so that peers learn of it as of one that the
+ * library refused. Call it instead of the collective, on the thread that would have called that,
+ * once for a whole batch, and not while the thread records a batch; not for what the library has
+ * refused, and not for goccl_send() and goccl_recv(). `reason` says what was wrong; it may be NULL.
+ * Never blocks. */
+goccl_result goccl_comm_refuse(goccl_comm comm, const char *reason);
+
+/* Logs `text` as the library logs. The
+ * level is not GOCCL_LOG_DEFAULT, and the subsystem one of those above. In a forked child it does
+ * nothing. */
+goccl_result goccl_log(goccl_log_level level, const char *subsystem, const char *text);
+
+/* What a rank of an all-to-all may have under way at once, at most, however fast or slow the ranks
+ * are. */
+typedef struct {
+  size_t struct_size; /* sizeof(goccl_peaks) */
+  uint64_t in_flight; /* bytes that it has sent, and does not know to be taken */
+  uint64_t staging;   /* these and the bytes sent to it, as far as they go through staging memory */
+  int incast;         /* peers that send to it */
+} goccl_peaks;
+
+/* Finds it from the plans for `ranks` ranks (1 to 64) of a host, joined by "shm" or "tcp", that
+ * send `bytes` to each other. It is proved, not measured. `schedule` is as in goccl_call. */
+goccl_result goccl_alltoall_peaks(int ranks, const char *transport, const char *schedule,
+                                  uint64_t bytes, goccl_peaks *peaks);
+
+/* Writes a JSON object that tells how rank 0 of a group would go about a collective ("allreduce",
+ * "alltoall", ...) of float32, with `bytes` in a rank's larger buffer, with the settings of the
+ * environment. The group need not exist: of `ranks` ranks, on hosts of `ranks_per_host` each, that
+ * have CPUs as this one and are joined by "shm", "tcp" or "verbs" within a host. They are numbered
+ * host by host, or where `by_turns` is not 0 are dealt out to the hosts one by one.
+ * `ranks_per_domain` of a host, in order, run on CPUs that share a cache and a NUMA node; 0: all.
+ * Nothing is run. The members:
+ *   "algorithm"  as goccl_comm_algorithm() names it
+ *   "direct"     whether a plan without messages is tried first, for blocks of goccl_mem_alloc()
+ *   "levels"     of an algorithm in levels: "radix", "stride", "between_hosts", "within_domain",
+ *                "estimated_us"
+ *   "ordered"    whether ranks go host by host and domain by domain, not by their numbers
+ *   "estimated_us"  what the algorithm is thought to take, if it was weighed against others
+ *   "others"     algorithms that were weighed, too: "algorithm", "radices" of one in levels, and
+ *                "estimated_us"
+ *   "plans"      that follow one another, each of a part of the blocks
+ *   "chunk"      bytes of a message that goes through staging memory, at most
+ *   "peers"      with which the rank exchanges messages
+ *   "messages"   that it sends
+ *   "sent"       bytes in them
+ * `json`, `size` and `needed` are as in goccl_info(). */
+goccl_result goccl_plan_info(const char *collective, int ranks, int ranks_per_host,
+                             int ranks_per_domain, int by_turns, const char *transport,
+                             uint64_t bytes, char *json, size_t size, size_t *needed);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* GOCCL_BINDINGS_H */

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write testdata/abi.txt anew")
+
+var (
+	structs       = regexp.MustCompile(`(?s)typedef struct \{(.*?)\} (goccl_\w+);`)
+	field         = regexp.MustCompile(`\(\*(\w+)\)|(\w+)(?:\[\w+\])?$`)
+	constants     = regexp.MustCompile(`(?m)\b(GOCCL_\w+) = |^#define (GOCCL_\w+) +\S`)
+	functionTypes = regexp.MustCompile(`(?ms)^(?:goccl_result |const char \*)goccl_\w+\(.*?\);`)
+	spaces        = regexp.MustCompile(`\s+`)
+)
+
+// TestHeaderIsAsRecorded compares what programs are compiled with, and a record of it: layouts of
+// structs, values of constants and types of functions. A change is a decision: it must keep what
+// was compiled before going, or CHANGELOG.md says what does not. Then -update writes it anew.
+func TestHeaderIsAsRecorded(t *testing.T) {
+	text := headerText(t, "goccl.h") + headerText(t, "goccl_bindings.h")
+	program := "#include <stddef.h>\n#include <stdio.h>\n#include \"goccl_bindings.h\"\nint main(void) {\n"
+	for _, s := range structs.FindAllStringSubmatch(text, -1) {
+		program += fmt.Sprintf("printf(\"%s: %%zu bytes\\n\", sizeof(%[1]s));\n", s[2])
+		for _, declared := range strings.Split(strings.TrimSpace(s[1]), ";") {
+			m := field.FindStringSubmatch(strings.TrimSpace(declared))
+			if m == nil {
+				continue
+			}
+			program += fmt.Sprintf("printf(\"%s.%s: at %%zu, %%zu bytes\\n\", offsetof(%[1]s, %[2]s), "+
+				"sizeof ((%[1]s *)0)->%[2]s);\n", s[2], m[1]+m[2])
+		}
+	}
+	for _, c := range constants.FindAllStringSubmatch(text, -1) {
+		if name := c[1] + c[2]; !strings.HasPrefix(name, "GOCCL_VERSION") {
+			program += fmt.Sprintf("printf(\"%s = %%lld\\n\", (long long)%[1]s);\n", name)
+		}
+	}
+	source := filepath.Join(t.TempDir(), "layout.c")
+	if err := os.WriteFile(source, []byte(program+"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	binary := strings.TrimSuffix(source, ".c")
+	if out, err := exec.Command("cc", "-I", ".", source, "-o", binary).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	got := runProgram(t, nil, binary)
+	for _, f := range functionTypes.FindAllString(text, -1) {
+		got += spaces.ReplaceAllString(f, " ") + "\n"
+	}
+	const record = "testdata/abi.txt"
+	if *update {
+		if err := os.WriteFile(record, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, now := strings.Split(string(want), "\n"), strings.Split(got, "\n")
+	for _, line := range before {
+		if !slices.Contains(now, line) {
+			t.Errorf("goccl.h had %q", line)
+		}
+	}
+	for _, line := range now {
+		if !slices.Contains(before, line) {
+			t.Errorf("goccl.h has %q, which %s has not", line, record)
+		}
+	}
+	if len(now) < 150 {
+		t.Errorf("only %d lines were found in goccl.h", len(now))
+	}
+}
+
+// headerText is a header without comments.
+func headerText(t *testing.T, header string) string {
+	t.Helper()
+	text, err := os.ReadFile(header)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return regexp.MustCompile(`(?s)/\*.*?\*/`).ReplaceAllString(string(text), "")
+}
+
+// TestOldPrograms runs what was compiled against the header of an older version.
+func TestOldPrograms(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "old")
+	source, err := filepath.Abs("testdata/old.c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := compile(program, source)
+	if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	runProgram(t, nil, program)
+}

@@ -1,0 +1,96 @@
+/* A checkpoint in the memory of the ranks: what a rank that dies had, another one keeps.
+ *
+ * Build and run, three processes that meet by a file:
+ *   cc checkpoint.c $(goccl config) -o checkpoint
+ *   for r in 0 1 2; do ./checkpoint $r 3 /tmp/id & done; wait
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "goccl.h"
+
+static void check(goccl_result r, const char *what) {
+  if (r == GOCCL_OK) return;
+  fprintf(stderr, "%s: %s: %s\n", what, goccl_result_string(r), goccl_last_error());
+  exit(1);
+}
+
+/* Rank 0 makes the id and writes it to a file, which must not be there before. */
+static goccl_unique_id share_id(int make, const char *path) {
+  goccl_unique_id id;
+  char part[4096];
+  snprintf(part, sizeof part, "%s.part", path);
+  if (make) {
+    check(goccl_get_unique_id(&id), "goccl_get_unique_id");
+    FILE *f = fopen(part, "wb");
+    if (f == NULL || fwrite(&id, sizeof id, 1, f) != 1 || fclose(f) != 0 || rename(part, path)) {
+      perror(path);
+      exit(1);
+    }
+    return id;
+  }
+  const struct timespec pause = {.tv_nsec = 10000000};
+  for (int i = 0; i < 6000; i++, nanosleep(&pause, NULL)) { /* a minute */
+    FILE *f = fopen(path, "rb");
+    if (f == NULL) continue;
+    size_t n = fread(&id, sizeof id, 1, f);
+    fclose(f);
+    if (n == 1) return id;
+  }
+  fprintf(stderr, "rank 0 has written no id to %s\n", path);
+  exit(1);
+}
+
+int main(int argc, char **argv) {
+  if (argc != 4) {
+    fprintf(stderr, "%s RANK SIZE FILE\n", argv[0]);
+    return 2;
+  }
+  const int rank = atoi(argv[1]), size = atoi(argv[2]);
+  goccl_unique_id id = share_id(rank == 0, argv[3]);
+  goccl_config config = {.struct_size = sizeof config,
+                         .rank = rank,
+                         .size = size,
+                         .unique_id = &id,
+                         .timeout_ms = 60000};
+  goccl_comm comm;
+  check(goccl_comm_init(&comm, &config), "goccl_comm_init");
+
+  /* A model that all have, and one of each rank, of which one other rank keeps a copy. */
+  int steps = 10, mine = 100 + rank;
+  check(goccl_comm_checkpoint(comm, &steps, sizeof steps, &mine, sizeof mine, 1),
+        "goccl_comm_checkpoint");
+  check(goccl_barrier(comm, NULL, NULL), "goccl_barrier");
+  if (rank == size - 1) _exit(0); /* it dies: without goccl_comm_destroy() */
+
+  goccl_result r;
+  while ((r = goccl_barrier(comm, NULL, NULL)) == GOCCL_OK) {
+  }
+  fprintf(stderr, "rank %d: %s\n", rank, goccl_last_error());
+  check(goccl_comm_recover(comm, GOCCL_DEFAULT_TIMEOUT), "goccl_comm_recover");
+
+  uint64_t version;
+  const void *global, *local;
+  size_t global_size, local_size;
+  check(goccl_comm_load_checkpoint(comm, &version, &global, &global_size, &local, &local_size),
+        "goccl_comm_load_checkpoint");
+  memcpy(&steps, global, sizeof steps);
+  memcpy(&mine, local, sizeof mine);
+  if (steps != 10 || mine != 100 + rank) return 1;
+  printf("rank %d goes on after %d steps\n", rank, steps);
+
+  /* Nobody has come in place of the dead rank: its model is an orphan of one of the others. */
+  goccl_orphan orphans[8] = {{.struct_size = sizeof *orphans}};
+  size_t count;
+  check(goccl_comm_orphans(comm, orphans, 8, &count), "goccl_comm_orphans");
+  for (size_t i = 0; i < count && i < 8; i++) {
+    if (orphans[i].local_model == NULL) return 1; /* it is lost */
+    memcpy(&mine, orphans[i].local_model, sizeof mine);
+    printf("rank %d has %d of rank %d\n", rank, mine, orphans[i].rank);
+  }
+  check(goccl_comm_destroy(comm), "goccl_comm_destroy");
+  return 0;
+}

@@ -1,0 +1,93 @@
+/* Sends and receives: one by one, as works, and as a batch.
+ *
+ * Build and run, three processes that meet by a file:
+ *   cc messages.c $(goccl config) -o messages
+ *   for r in 0 1 2; do ./messages $r 3 /tmp/id & done; wait
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "goccl.h"
+
+static void check(goccl_result r, const char *what) {
+  if (r == GOCCL_OK) return;
+  fprintf(stderr, "%s: %s: %s\n", what, goccl_result_string(r), goccl_last_error());
+  exit(1);
+}
+
+/* Rank 0 makes the id and writes it to a file, which must not be there before. */
+static goccl_unique_id share_id(int make, const char *path) {
+  goccl_unique_id id;
+  char part[4096];
+  snprintf(part, sizeof part, "%s.part", path);
+  if (make) {
+    check(goccl_get_unique_id(&id), "goccl_get_unique_id");
+    FILE *f = fopen(part, "wb");
+    if (f == NULL || fwrite(&id, sizeof id, 1, f) != 1 || fclose(f) != 0 || rename(part, path)) {
+      perror(path);
+      exit(1);
+    }
+    return id;
+  }
+  const struct timespec pause = {.tv_nsec = 10000000};
+  for (int i = 0; i < 6000; i++, nanosleep(&pause, NULL)) { /* a minute */
+    FILE *f = fopen(path, "rb");
+    if (f == NULL) continue;
+    size_t n = fread(&id, sizeof id, 1, f);
+    fclose(f);
+    if (n == 1) return id;
+  }
+  fprintf(stderr, "rank 0 has written no id to %s\n", path);
+  exit(1);
+}
+
+int main(int argc, char **argv) {
+  if (argc != 4) {
+    fprintf(stderr, "%s RANK SIZE FILE\n", argv[0]);
+    return 2;
+  }
+  const int rank = atoi(argv[1]), size = atoi(argv[2]);
+  goccl_unique_id id = share_id(rank == 0, argv[3]);
+  goccl_config config = {.struct_size = sizeof config,
+                         .rank = rank,
+                         .size = size,
+                         .unique_id = &id,
+                         .timeout_ms = 60000};
+  goccl_comm comm;
+  check(goccl_comm_init(&comm, &config), "goccl_comm_init");
+
+  /* Everybody sends to rank 0, which takes what comes first. */
+  if (rank == 0) {
+    for (int i = 1; i < size; i++) {
+      double got;
+      int source;
+      goccl_work work;
+      check(goccl_recv(comm, &got, 1, GOCCL_FLOAT64, GOCCL_ANY_SOURCE, 0, NULL, &work),
+            "goccl_recv");
+      check(goccl_work_wait(work, GOCCL_NO_TIMEOUT), "goccl_work_wait");
+      check(goccl_work_source(work, &source), "goccl_work_source");
+      check(goccl_work_free(work), "goccl_work_free");
+      if (got != 0.5 * source) return 1;
+      printf("rank 0 has %g from rank %d\n", got, source);
+    }
+  } else {
+    const double mine = 0.5 * rank;
+    check(goccl_send(comm, &mine, 1, GOCCL_FLOAT64, 0, 0, NULL, NULL), "goccl_send");
+  }
+
+  /* A ring. Each sends before it receives, which blocks: so the two are one batch. */
+  const int next = (rank + 1) % size, before = (rank + size - 1) % size;
+  int to = 100 + rank, from = -1;
+  check(goccl_group_start(comm), "goccl_group_start");
+  check(goccl_send(comm, &to, 1, GOCCL_INT32, next, 1, NULL, NULL), "goccl_send");
+  check(goccl_recv(comm, &from, 1, GOCCL_INT32, before, 1, NULL, NULL), "goccl_recv");
+  check(goccl_group_end(comm, NULL, NULL), "goccl_group_end");
+  if (from != 100 + before) return 1;
+  printf("rank %d has %d from rank %d\n", rank, from, before);
+
+  check(goccl_comm_destroy(comm), "goccl_comm_destroy");
+  return 0;
+}

@@ -591,8 +591,8 @@ goccl_result goccl_mem_stats(uint64_t *registered, uint64_t *given, uint64_t *ta
 /* Ends a communicator in good order: works not yet finished end with GOCCL_ABORTED, peers are told
  * that this rank has left, and everything that it held is released. Waits for a peer only where
  * that has not been told yet of a call that this rank was refused, or of a failure, and then for
- * half a second each at most. The last communicator's end may wait for an adapter that has to send its last words again.
- * The handle is then invalid. */
+ * half a second each at most. The last communicator's end may wait for an adapter that has to send
+ * its last words again. The handle is then invalid. */
 goccl_result goccl_comm_destroy(goccl_comm comm);
 
 /* Breaks a communicator at once on all ranks: every pending and later work ends with
@@ -627,8 +627,8 @@ goccl_result goccl_comm_size(goccl_comm comm, int *size);
  * rank. Static storage. */
 goccl_result goccl_comm_transport(goccl_comm comm, int peer, const char **name);
 
-/* Writes a JSON object that describes a communicator: name, rank, size, epoch; by rank the number in
- * the job, host, process, transport and why it is that one; interface, addresses, TCP congestion
+/* Writes a JSON object that describes a communicator: name, rank, size, epoch; by rank the number
+ * in the job, host, process, transport and why it is that one; interface, addresses, TCP congestion
  * control, thresholds, schedule, timeouts, and what was set, with its source. `json`, `size` and
  * `needed` are as in goccl_info(). */
 goccl_result goccl_comm_describe(goccl_comm comm, char *json, size_t size, size_t *needed);

@@ -236,7 +236,9 @@ class ProcessGroupGoccl : public c10d::Backend {
   // As goccl_comm_checkpoint() and its kin.
   void checkpoint(std::string global, std::string local, int replicas);
   Checkpoint loadCheckpoint();
-  uint64_t checkpointVersion() const { return ask<uint64_t>(library().comm_checkpoint_version, comm()); }
+  uint64_t checkpointVersion() const {
+    return ask<uint64_t>(library().comm_checkpoint_version, comm());
+  }
   // A group of one becomes a part of the group that has the handles, or of that which is found
   // where GOCCL_JOIN, GOCCL_STORE or the group's own store say.
   void join(const std::vector<std::string>& handles, std::optional<Timeout> timeout);

@@ -431,9 +431,10 @@ static void test_arguments(void) {
           goccl_plan_info("barrier", 2, 2, -1, 0, "shm", 4, plan, 1, NULL));
   REFUSED(bad, "transport is \"ip\"",
           goccl_plan_info("barrier", 2, 2, 0, 0, "ip", 4, plan, 1, NULL));
-  OK(goccl_simulate("{\"collective\": \"allreduce\", \"ranks\": 64, \"ranks_per_host\": 8, "
-                    "\"bytes\": 65536, \"net\": \"fat-tree:25g,leaf=4,taper=2\"}",
-                    plan, sizeof plan, NULL));
+  OK(
+      goccl_simulate("{\"collective\": \"allreduce\", \"ranks\": 64, \"ranks_per_host\": 8, "
+                     "\"bytes\": 65536, \"net\": \"fat-tree:25g,leaf=4,taper=2\"}",
+                     plan, sizeof plan, NULL));
   TRUE(strstr(plan, "\"critical_path\"") != NULL);
   REFUSED(bad, "request is NULL", goccl_simulate(NULL, plan, sizeof plan, NULL));
   REFUSED(bad, "unknown field", goccl_simulate("{\"rank\": 2}", plan, sizeof plan, NULL));
@@ -443,8 +444,8 @@ static void test_arguments(void) {
           goccl_simulate("{\"collective\": \"barrier\", \"ranks\": 2, \"net\": \"star:0g\"}", plan,
                          1, NULL));
   REFUSED(bad, "allowed are 20000000",
-          goccl_simulate("{\"collective\": \"alltoall\", \"ranks\": 16384, \"bytes\": 1048576}", plan,
-                         1, NULL));
+          goccl_simulate("{\"collective\": \"alltoall\", \"ranks\": 16384, \"bytes\": 1048576}",
+                         plan, 1, NULL));
   TRUE(peaks.incast == 1 && peaks.in_flight == 256 << 10 && peaks.staging == 2 * peaks.in_flight);
   const char *name;
   int number;

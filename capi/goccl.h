@@ -48,8 +48,8 @@
  *   A handle is an opaque number, and is given out once only. One that is stale, forged or of
  *   another type is answered with GOCCL_INVALID_HANDLE. After fork() the child is answered
  *   GOCCL_FORKED by every function, but goccl_comm_destroy(), goccl_comm_abort(),
- *   goccl_group_drop(), goccl_work_free() and goccl_shutdown() do nothing
- *   there and return GOCCL_OK. A child that calls exec loads the library anew and may use it.
+ *   goccl_group_drop(), goccl_work_free() and goccl_shutdown() do nothing there and return
+ *   GOCCL_OK. A child that calls exec loads the library anew and may use it.
  *
  * Limits
  *   The library ends a process that has no 1.7 GiB of address space or no 12 threads left for it at

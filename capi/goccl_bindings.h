@@ -14,17 +14,16 @@ extern "C" {
 
 /* ---- for bindings and tools: goccl_bindings.h ---------------------------------------------- */
 
-/* For callers that check the arguments of collectives themselves: tells
- * that they refused a collective, or a batch with one, so that peers learn of it as of one that the
- * library refused. Call it instead of the collective, on the thread that would have called that,
- * once for a whole batch, and not while the thread records a batch; not for what the library has
- * refused, and not for goccl_send() and goccl_recv(). `reason` says what was wrong; it may be NULL.
- * Never blocks. */
+/* For callers that check the arguments of collectives themselves: tells that they refused a
+ * collective, or a batch with one, so that peers learn of it as of one that the library refused.
+ * Call it instead of the collective, on the thread that would have called that, once for a whole
+ * batch, and not while the thread records a batch; not for what the library has refused, and not
+ * for goccl_send() and goccl_recv(). `reason` says what was wrong; it may be NULL. Never blocks. In
+ * a forked child it does nothing. */
 goccl_result goccl_comm_refuse(goccl_comm comm, const char *reason);
 
-/* Logs `text` as the library logs. The
- * level is not GOCCL_LOG_DEFAULT, and the subsystem one of those above. In a forked child it does
- * nothing. */
+/* Logs `text` as the library logs. The level is not GOCCL_LOG_DEFAULT, and the subsystem one of
+ * those of GOCCL_DEBUG_SUBSYS. In a forked child it does nothing. */
 goccl_result goccl_log(goccl_log_level level, const char *subsystem, const char *text);
 
 /* What a rank of an all-to-all may have under way at once, at most, however fast or slow the ranks

@@ -54,8 +54,8 @@ def code(page: Path, path: str, function: str = "") -> str:
 def table(_page: Path, path: str) -> str:
     """A table of comma-separated values, whose columns of numbers are aligned to the right. Labels
     of libraries become their names, and bytes are written as `--sizes` takes them."""
-    from goccl.bench import words
-    from goccl.bench.report import size_text
+    from goccl._bench import words
+    from goccl._bench.report import size_text
 
     with (ROOT / path).open(encoding="utf-8", newline="") as file:
         head, *rows = csv.reader(file)

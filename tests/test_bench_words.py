@@ -3,9 +3,9 @@
 import os
 
 import pytest
-from goccl._command import parse_size
 from goccl._bench import words
 from goccl._bench.report import Row, size_text
+from goccl._command import parse_size
 
 
 def row(label, nbytes, us, placement="near", collective="allreduce"):

@@ -86,21 +86,25 @@ def main(args: argparse.Namespace) -> int:
 
 def render(found: dict[str, Any]) -> str:
     """Turns what goccl_simulate() tells into text for people."""
+    total = found["last_us"]
+    half = f"half of the ranks end after {found['median_us']:,} us"
     lines = [
         f"algorithm      {found['algorithm']}",
-        f"time           {found['last_us']:,} us; half of the ranks end after "
-        f"{found['median_us']:,} us, the first after {found['first_us']:,} us",
-    ]
-    for count in found["messages"] or ():
-        lines.append(
+        f"time           {total:,} us; {half}, the first after {found['first_us']:,} us",
+        *(
             f"{count['class']:<14} {count['messages']:,} messages, {count['bytes']:,} bytes"
-        )
-    lines.append(f"critical path  over {found['critical_path_ranks']} messages from rank to rank:")
-    for share in found["critical_path"] or ():
-        percent = 100 * share["us"] / found["last_us"]
-        lines.append(f"  {share['cause']:<12} {share['us']:>12,.3f} us  {percent:5.1f} %")
+            for count in found["messages"] or ()
+        ),
+        f"critical path  over {found['critical_path_ranks']} messages from rank to rank:",
+        *(
+            f"  {share['cause']:<12} {share['us']:>12,.3f} us  {100 * share['us'] / total:5.1f} %"
+            for share in found["critical_path"] or ()
+        ),
+    ]
     if found["links"]:
         lines.append("busiest links")
-    for link in found["links"] or ():
-        lines.append(f"  {link['link']}: {link['bytes']:,} bytes, busy {100 * link['busy']:.1f} %")
+        lines += (
+            f"  {link['link']}: {link['bytes']:,} bytes, busy {100 * link['busy']:.1f} %"
+            for link in found["links"]
+        )
     return "\n".join(lines)

@@ -296,13 +296,20 @@ func (e *emitter) bringHome(s *state) {
 }
 
 // displace has older versions come home that lie there in part, and that are not there yet, before
-// one is written by what reads some sources. Those that lie there whole, and are read by nothing
-// else, need not.
-func (e *emitter) displace(v *version, w int, own []source) {
+// one is written by what reads some sources. Those need not that nothing else reads, if they are no
+// outputs or are overwritten whole.
+func (e *emitter) displace(v *version, w int, own []source) { e.displaceIn(v.area, v, w, own) }
+
+// displaceIn does so with those that have their home in an area.
+func (e *emitter) displaceIn(a area, v *version, w int, own []source) {
 	for _, n := range v.replaces {
 		old := e.states[w%e.live][n]
-		if old == nil || old.where == atHome || old.area != v.area {
+		switch {
+		case old == nil || old.area != a: // nil: an input, or one of no bytes in this window
+			e.displaceIn(a, &e.lists.all[n], w, own)
 			continue
+		case old.where == atHome, old.dropped:
+			continue // what it replaced was displaced then
 		}
 		reads := old.reads
 		for _, s := range own {
@@ -311,14 +318,18 @@ func (e *emitter) displace(v *version, w int, own []source) {
 			}
 		}
 		covered := old.first >= v.first && old.first+old.count <= v.first+v.count
-		if covered && reads == 0 && !old.pinned {
-			if old.dropped = true; old.where == inSpare && old.isDead() {
-				e.give(old.spare, int(old.count))
-				old.where = atHome
-			}
+		if reads > 0 || a == outputs && !covered {
+			e.bringHome(old)
 			continue
 		}
-		e.bringHome(old)
+		if old.pinned && old.reads > 0 {
+			continue // it is read at home, which is before
+		}
+		if old.dropped = true; old.where == inSpare && old.isDead() {
+			e.give(old.spare, int(old.count))
+			old.where = atHome
+		}
+		e.displaceIn(a, old.version, w, own)
 	}
 }
 
@@ -372,8 +383,13 @@ func (e *emitter) write(n int32, w int) plan.Ref {
 
 // read returns where a source can be read.
 func (e *emitter) read(s source, w int) plan.Ref {
+	e.settle(s, w)
+	return e.find(s, w)
+}
+
+// settle has a source be where it can be read, and stay there until done.
+func (e *emitter) settle(s source, w int) {
 	states := e.states[w%e.live]
-	first := &e.lists.all[s.versions[0]]
 	for _, n := range s.versions {
 		m := states[n]
 		if m == nil {
@@ -388,7 +404,12 @@ func (e *emitter) read(s source, w int) plan.Ref {
 			}
 		}
 	}
-	if m := states[s.versions[0]]; m != nil && m.where != atHome {
+}
+
+// find returns where a source lies that is settled. Settling another one may move an input.
+func (e *emitter) find(s source, w int) plan.Ref {
+	first := &e.lists.all[s.versions[0]]
+	if m := e.states[w%e.live][s.versions[0]]; m != nil && m.where != atHome {
 		return e.ref(m, s.off)
 	}
 	if first.area == inputs && e.kept[w%e.live] {

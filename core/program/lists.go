@@ -279,10 +279,10 @@ func (l *lister) send(part *run, from, to int, s source, depth int32, write func
 // addPart makes the entries of a run that reads what lies side by side.
 func (l *lister) addPart(part run) {
 	rankOf := func(n int32) int { return int(n) / l.each() }
-	doer, first := rankOf(part.from[0]), 0
+	doer, first, read := rankOf(part.from[0]), 0, part.from[0]
 	result, depth := source{}, int32(0)
 	if len(part.operands) > 0 {
-		doer, first = rankOf(part.to[0]), 1
+		doer, first, read = rankOf(part.to[0]), 1, part.to[0]
 		result, depth = l.reducePart(&part, doer, rankOf)
 	} else {
 		result, depth = l.read(part.from[0], &part)
@@ -302,6 +302,7 @@ func (l *lister) addPart(part run) {
 			continue
 		}
 		at := max(depth, l.lastTouch(n, part.count))
+		l.touch(read, part.count, at)
 		v := l.write(&part, k, at)
 		l.enter(doer, entry{kind: copies, depth: at, to: v, from: []source{result}, count: part.count,
 			value: part.value})

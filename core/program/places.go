@@ -106,8 +106,8 @@ func (e *emitter) give(at, count int) {
 	}
 }
 
-// settle lays out the scratch memory that is used.
-func (e *emitter) settle() {
+// pack lays out the scratch memory that is used.
+func (e *emitter) pack() {
 	e.place = make([]int64, len(e.used))
 	for slot, used := range e.used {
 		e.place[slot] = e.slots

@@ -27,7 +27,7 @@ func (c *Checked) Plan(q plan.Params) (*plan.Plan, error) {
 	// The first pass finds which scratch memory is used.
 	e := newEmitter(c, &q, s)
 	e.run()
-	e.settle()
+	e.pack()
 	e.run()
 	p := &plan.Plan{Algorithm: q.Algorithm, Rank: q.Rank, Size: q.Size, Steps: e.steps,
 		ScratchBytes: e.scratchBytes()}

@@ -154,7 +154,7 @@ func randomJob(rnd *rand.Rand, c *Checked) *job {
 }
 
 func TestRandomPrograms(t *testing.T) {
-	for seed := range uint64(1500) {
+	for seed := range uint64(400) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		c, err := Check(randomProgram(rnd))
 		if err != nil {
@@ -201,7 +201,7 @@ func changed(rnd *rand.Rand, p Program) Program {
 func TestChanges(t *testing.T) {
 	for name, make := range written {
 		t.Run(name, func(t *testing.T) {
-			refused, all := 0, 60
+			refused, all := 0, 30
 			for seed := range uint64(all) {
 				rnd := rand.New(rand.NewPCG(seed, 2))
 				p := make(3+rnd.IntN(2), 1+rnd.IntN(2))

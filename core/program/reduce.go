@@ -28,8 +28,11 @@ func (e *emitter) reduce(x *entry, w int, bytes int64) {
 	r := reduction{emitter: e, bytes: bytes}
 	e.displace(&e.lists.all[x.to], w, x.from)
 	operands := make([]operand, len(x.from))
+	for _, s := range x.from {
+		e.settle(s, w)
+	}
 	for i, s := range x.from {
-		operands[i] = operand{e.read(s, w), x.operands[i], e.trees.isPartial(x.operands[i])}
+		operands[i] = operand{e.find(s, w), x.operands[i], e.trees.isPartial(x.operands[i])}
 	}
 	for _, s := range x.from {
 		e.forget(s, w)

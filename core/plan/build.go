@@ -61,6 +61,9 @@ func (p *Params) Check() error {
 		return fmt.Errorf("plan: %v: %s", p.Collective, fmt.Sprintf(format, args...))
 	}
 	switch {
+	case p.Collective != Custom &&
+		(int(p.Collective) >= len(methods) || methods[p.Collective] == nil):
+		return fail("has no plan")
 	case p.Size < 1:
 		return fail("size is %d; it must be at least 1", p.Size)
 	case p.Rank < 0 || p.Rank >= p.Size:

@@ -515,6 +515,14 @@ FORWARD(plan_info,
                     (char *)transport, bytes, json, size, needed))
 FORWARD(simulate, (const char *request, char *json, size_t size, size_t *needed),
         apiSimulate((char *)request, json, size, needed))
+FORWARD(program_load, (const char *text, size_t size, goccl_program *program),
+        apiProgramLoad((char *)text, size, program))
+FORWARD_END(program_free, (goccl_program program), apiProgramFree(program))
+FORWARD(program_text, (goccl_program program, char *text, size_t size, size_t *needed),
+        apiProgramText(program, text, size, needed))
+FORWARD(program_verify,
+        (goccl_program program, uint64_t bytes, char *json, size_t size, size_t *needed),
+        apiProgramVerify(program, bytes, json, size, needed))
 
 goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence) {
   NOT_FORKED;

@@ -383,14 +383,19 @@ func nameMeeting(c *core.Config, id *[bootstrap.IDSize]byte) error {
 // giveJSON writes a value as JSON to memory of the caller, as much of it as fits, and sets *needed,
 // unless it is nil, to what holds all.
 func giveJSON(function string, value any, to *C.char, size C.size_t, needed *C.size_t) error {
-	if size > 0 {
-		if err := needs(to, function+": json"); err != nil {
-			return err
-		}
-	}
 	text, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
 		return errorf(C.GOCCL_INTERNAL, "%s: no JSON can be made of it: %v", function, err)
+	}
+	return giveText(function+": json", text, to, size, needed)
+}
+
+// giveText writes text to C's memory, which an argument names, and tells how much it takes.
+func giveText(name string, text []byte, to *C.char, size C.size_t, needed *C.size_t) error {
+	if size > 0 {
+		if err := needs(to, name); err != nil {
+			return err
+		}
 	}
 	copyOut(to, size, text)
 	if needed != nil {

@@ -848,6 +848,43 @@ goccl_result goccl_reduce_scatter_single(goccl_comm comm, const void *in, void *
 goccl_result goccl_alltoall_single(goccl_comm comm, const void *in, void *out, uint64_t count,
                                    goccl_dtype dtype, const goccl_call *call, goccl_work *work);
 
+/* ---- programs ------------------------------------------------------------------------------ */
+
+/* A program is a collective that its user writes: moves of chunks between the ranks' inputs,
+ * outputs and scratch memory, in one order. It belongs to no communicator, and never changes. Any
+ * threads may use one at once, but none while or after it is freed. 0 is never a program. */
+typedef uint64_t goccl_program;
+
+/* Reads a program from the text of a file, JSON of the format "goccl.plan/1", and checks it: that
+ * moves stay within bounds, read what has been written, and together do what the collective
+ * promises, with each contribution once. `text` has `size` bytes, is UTF-8, needs no closing NUL,
+ * and may be freed afterwards. The program is the caller's, to be freed by goccl_program_free().
+ * GOCCL_INVALID_ARGUMENT: the text is refused; the error says why, and in which line or move. */
+goccl_result goccl_program_load(const char *text, size_t size, goccl_program *program);
+
+/* Frees a program. 0 is freed without effect. GOCCL_INVALID_HANDLE: it is none, or has been freed.
+ */
+goccl_result goccl_program_free(goccl_program program);
+
+/* Writes the program as the text of a file, with a closing NUL, in a form that equal programs have
+ * alike. `size` and `needed` are as in goccl_info(). */
+goccl_result goccl_program_text(goccl_program program, char *text, size_t size, size_t *needed);
+
+/* Makes the plans of all ranks for a larger buffer of about `bytes` bytes a rank, at most 2^40, and
+ * proves that they are right together, in place and not: without data, on this process alone. It
+ * writes a JSON object. The members:
+ *   "name", "collective", "ranks"
+ *   "digest"         SHA-256 of what the program does: without its name and the lines of moves
+ *   "in_place", "out_of_place"  in which form it is right as it is written; it runs in both
+ *   "order"          "canonical": sums have the bits of other algorithms; else "plan"
+ *   "same_bits"      whether all ranks get the same bits
+ *   "bytes"          of the larger buffer, in whole elements of 4 bytes, for which it is proved
+ *   "steps", "messages", "scratch_bytes"  of the rank that has most
+ * GOCCL_INVALID_ARGUMENT: there are no plans, as it needs too much scratch memory. `json`, `size`
+ * and `needed` are as in goccl_info(). */
+goccl_result goccl_program_verify(goccl_program program, uint64_t bytes, char *json, size_t size,
+                                  size_t *needed);
+
 /* ---- barriers ------------------------------------------------------------------------------ */
 
 /* Returns when every rank has entered. */

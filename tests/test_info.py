@@ -92,11 +92,11 @@ def test_what_no_group_could_be_made_with_is_a_problem(env, told):
     assert told in problem
 
 
-INFO = "import sys; {}; from goccl import cli; sys.exit(cli.main(['info', '--json']))"
+INFO = "import sys; {}; from goccl import _cli; sys.exit(_cli.main(['info', '--json']))"
 NO_TORCH = "sys.modules['torch'] = None"
 OTHER_TORCH = "from goccl import _native; _native.built_for = lambda: '2.7.1'"
 NO_LIBRARY = (
-    "from goccl import info, _native; from pathlib import Path; import goccl; "
+    "from goccl import _info, _native; from pathlib import Path; import goccl; "
     "_native.built_for = lambda: '2.7.1'; goccl.__file__ = '/nowhere/goccl/__init__.py'"
 )
 

@@ -565,6 +565,39 @@ static void collectives(goccl_comm comm, int rank, int size) {
   }
 }
 
+static void test_programs(void) {
+  static const char swap[] =
+      "{\"format\": \"goccl.plan/1\", \"name\": \"swap\", \"collective\": \"allgather\","
+      "\"ranks\": 2, \"chunks\": {\"in\": 1, \"out\": 2}, \"symmetric\": true, \"moves\": ["
+      "{\"to\": [[0, \"o\", [\"r\", 0], 1], [1, \"o\", [\"r\", 0], 1]],"
+      "\"from\": [[0, \"i\", 0, 1]], \"line\": \"swap.py:3\"}]}";
+  char text[4096];
+  goccl_program program, again;
+  size_t needed;
+  const goccl_result bad = GOCCL_INVALID_ARGUMENT;
+  OK(goccl_program_load(swap, sizeof swap - 1, &program));
+  OK(goccl_program_text(program, text, sizeof text, &needed));
+  TRUE(strlen(text) + 1 == needed && strstr(text, "\"symmetric\": true") != NULL);
+  OK(goccl_program_load(text, needed - 1, &again));
+  TRUE(again != program);
+  OK(goccl_program_free(again));
+  REFUSED(GOCCL_INVALID_HANDLE, "which is not a valid handle of a program",
+          goccl_program_free(again));
+  REFUSED(GOCCL_INVALID_HANDLE, "program is", goccl_program_text(again, NULL, 0, &needed));
+  OK(goccl_program_verify(program, 1000, text, sizeof text, NULL));
+  TRUE(strstr(text, "\"bytes\": 1000") != NULL && strstr(text, "\"order\": \"canonical\"") != NULL);
+  REFUSED(bad, "bytes is", goccl_program_verify(program, UINT64_MAX, NULL, 0, NULL));
+  REFUSED(bad, "json is NULL", goccl_program_verify(program, 4, NULL, 1, NULL));
+  OK(goccl_program_free(program));
+  OK(goccl_program_free(0));
+  REFUSED(bad, "the text ends too early", goccl_program_load(swap, 10, &program));
+  REFUSED(bad, "the text ends too early", goccl_program_load(NULL, 0, &program));
+  REFUSED(bad, "text is NULL", goccl_program_load(NULL, 1, &program));
+  REFUSED(bad, "program is NULL", goccl_program_load(swap, sizeof swap - 1, NULL));
+  REFUSED(bad, "size is", goccl_program_load(swap, SIZE_MAX, &program));
+  REFUSED(GOCCL_INVALID_HANDLE, "program is", goccl_program_verify(0, 4, NULL, 0, NULL));
+}
+
 static void test_collectives(void) {
   for (int size = 1; size <= 4; size++) on_ranks(size, PATIENCE, NULL, collectives);
 }
@@ -1524,11 +1557,15 @@ static void fail_each(int child) {
   const goccl_dtype f = GOCCL_FLOAT32;
   const goccl_reduce_op sum = GOCCL_SUM;
   goccl_peaks peaks = {.struct_size = sizeof peaks};
+  goccl_program program;
   GIVES(argument, goccl_alltoall_peaks(-1, "\"\\\n", NULL, 4, &peaks));
   GIVES(argument, goccl_get_unique_id(NULL));
   GIVES(argument, goccl_info(NULL, 1, NULL));
   GIVES(argument, goccl_plan_info("allreduce", 2, 2, 0, 1, "shm", 4, NULL, 1, NULL));
   GIVES(argument, goccl_comm_init(NULL, NULL));
+  GIVES(argument, goccl_program_load("{", 1, &program));
+  GIVES(handle, goccl_program_text(7, NULL, 0, NULL));
+  GIVES(handle, goccl_program_verify(7, 4, NULL, 0, NULL));
   GIVES(argument, goccl_comm_join(NULL, NULL, NULL, 0));
   GIVES(argument, goccl_mem_alloc(NULL, 1));
   GIVES(argument, goccl_set_logger(NULL, NULL, 99));
@@ -1613,6 +1650,7 @@ static void fail_each(int child) {
   GIVES(handle, goccl_comm_destroy(c));
   GIVES(handle, goccl_group_drop(c, NULL));
   GIVES(handle, goccl_comm_refuse(c, NULL));
+  GIVES(handle, goccl_program_free(7));
   GIVES(handle, goccl_work_free(w));
 }
 
@@ -2138,6 +2176,7 @@ int main(int argc, char **argv) {
                {"config", test_config},
                {"handles", test_handles},
                {"arguments", test_arguments},
+               {"programs", test_programs},
                {"collectives", test_collectives},
                {"works", test_works},
                {"told", test_told},

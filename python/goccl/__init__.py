@@ -9,6 +9,7 @@ the installed package. This module has
 - goccl.empty, goccl.zeros, their *_like, and goccl.use_shareable_memory, tensors on which
   collectives of one host, or over RDMA, are faster;
 - goccl.elastic, training that goes on when workers die or join;
+- goccl.plan, collectives of your own;
 - goccl.Error and its subclasses, the exceptions of failures (help(goccl.errors));
 - goccl.torchft, for managers of torchft;
 - goccl.register, for where entry points are off.
@@ -27,7 +28,7 @@ from goccl._later import when_imported
 if TYPE_CHECKING:
     from typing_extensions import deprecated
 
-    from goccl import elastic, errors, torchft  # noqa: F401  what is imported by its own name
+    from goccl import elastic, errors, plan, torchft  # noqa: F401  what is imported by its own name
     from goccl._C import Communicator, ProcessGroupGoccl
     from goccl._groups import Description, Member, Setting, algorithm, describe, transports
     from goccl._memory import (
@@ -82,6 +83,7 @@ __all__ = [
     "errors",
     "is_shareable",
     "memory_stats",
+    "plan",
     "register",
     "transports",
     "use_shareable_memory",
@@ -92,7 +94,7 @@ __all__ = [
 _NATIVE = ("Communicator", "Options")
 # Imported when they are first used: they import torch. torchft is no part of __all__, for
 # `from goccl import *` would need the package torchft.
-_MODULES = ("elastic", "errors", "torchft")
+_MODULES = ("elastic", "errors", "plan", "torchft")
 _OLD = {"MemPool": "use_shareable_memory"}
 _MODULE_OF = {
     name: module

@@ -1,0 +1,64 @@
+package program
+
+import (
+	"fmt"
+
+	"github.com/goccl/goccl/core/plan"
+)
+
+// Params of the plans that Prove makes: those of most groups.
+const (
+	provedElement = 4 // bytes
+	provedChunk   = 256 << 10
+	provedSlots   = 4
+	// MostScratch is the most scratch memory that a rank may need for a program.
+	MostScratch = 256 << 20
+)
+
+// Prove makes the plans of all ranks for a larger buffer of about so many bytes, and proves that
+// they are right together: see [plan.Verify]. It returns how many bytes that are.
+func (c *Checked) Prove(bytes int64) ([]*plan.Plan, int64, error) {
+	plans, params := make([]*plan.Plan, c.Ranks), make([]plan.Params, c.Ranks)
+	var err error
+	for r := range plans {
+		params[r], bytes = c.params(r, bytes)
+		if plans[r], err = c.Plan(params[r]); err != nil {
+			return nil, 0, err
+		}
+	}
+	for _, inPlace := range []bool{false, true} {
+		if inPlace && !c.hasInPlace() {
+			continue
+		}
+		if err := plan.Verify(plans, params, inPlace); err != nil {
+			return nil, 0, fmt.Errorf("program %q: its plans are wrong, which is a fault of GoCCL: %w",
+				c.Name, err)
+		}
+	}
+	return plans, bytes, nil
+}
+
+// params are those of a rank whose larger buffer has about so many bytes, and how many it has.
+func (c *Checked) params(rank int, bytes int64) (plan.Params, int64) {
+	q := plan.Params{Collective: c.Collective, Algorithm: plan.Registered, Rank: rank, Size: c.Ranks,
+		Root: c.Root, ElemSize: provedElement, Chunk: provedChunk, Slots: provedSlots,
+		Scratch: MostScratch, AnyOrder: !c.Canonical}
+	if c.Collective == plan.Custom {
+		each := bytes / provedElement / int64(max(c.In, c.Out)) * provedElement
+		q.InBytes, q.OutBytes = []int64{each * int64(c.In)}, []int64{each * int64(c.Out)}
+		return q, max(q.InBytes[0], q.OutBytes[0])
+	}
+	count := int64(max(c.blocks(Input), c.blocks(Output)))
+	each := bytes / provedElement / count * provedElement
+	lengths := func(s Space) []int64 {
+		all := make([]int64, c.blocks(s))
+		for i := range all {
+			all[i] = each
+		}
+		return all
+	}
+	if q.InBytes, q.OutBytes = lengths(Input), lengths(Output); c.Collective == plan.Broadcast {
+		q.InBytes = nil
+	}
+	return q, each * count
+}

@@ -1,0 +1,161 @@
+"""`goccl.plan`: programs, their files, and `goccl plan`."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from goccl import plan
+
+
+def two_shot(n):
+    p = plan.Program("two_shot", plan.AllReduce(), ranks=n, chunks=n, scratch=n)
+    for me in p.ranks:
+        for other in me.others:
+            p.copy(other.scratch[me], me.input[other])
+    for me in p.ranks:
+        mine = [me.input[me] if r is me else me.scratch[r] for r in p.ranks]
+        p.reduce([me.output[me]] + [r.output[me] for r in me.others], mine)
+    return p
+
+
+def ring(n):
+    """Written by offsets, so that each n moves in succession are one of each rank."""
+    p = plan.Program("ring", plan.AllGather(), ranks=n, chunks=2)
+    for me in p.ranks:
+        p.copy(me.output[2 * me.number : 2 * me.number + 2], me.input[:])
+    for step in range(n - 1):
+        for me in p.ranks:
+            block = 2 * ((me.number - step) % n)
+            chunks = slice(block, block + 2)
+            p.copy(me.others[0].output[chunks], me.output[chunks])
+    return p
+
+
+def direct(collective, n):
+    """Each output straight from the inputs that it is made of."""
+    p = plan.Program("direct", collective, ranks=n)
+    root = p.ranks[collective.root]
+    for me in p.ranks:
+        match collective:
+            case plan.Reduce() if me is root:
+                p.reduce(me.output[0], [r.input[0] for r in p.ranks])
+            case plan.ReduceScatter():
+                p.reduce(me.output[0], [r.input[me] for r in p.ranks])
+            case plan.Broadcast() if me is not root:
+                p.copy(me.output[0], root.input[0])
+            case plan.Scatter():
+                p.copy(me.output[0], root.input[me])
+            case plan.Gather():
+                p.copy(root.output[me], me.input[0])
+            case plan.AllToAll():
+                for other in p.ranks:
+                    p.copy(other.output[me], me.input[other])
+    return p
+
+
+def statements(p):
+    return [(m.to, m.source) for m in p.moves]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: two_shot(4),
+        lambda: ring(5),
+        *[
+            lambda c=c: direct(c, 3)
+            for c in (
+                plan.Reduce(2), plan.ReduceScatter(), plan.Broadcast(1), plan.Scatter(1),
+                plan.Gather(2), plan.AllToAll(),
+            )
+        ],
+    ],
+)  # fmt: skip
+def test_programs_are_proved_and_read_again(make, tmp_path):
+    p = make()
+    facts = p.verify(1000)
+    assert facts.order == "canonical"
+    assert facts.same_bits
+    assert (facts.ranks, facts.collective) == (len(p.ranks), p.collective.name)
+    p.save(tmp_path / "p.json")
+    again = plan.load(tmp_path / "p.json")
+    assert statements(again) == statements(p)
+    assert (again.collective, again.inputs, again.outputs, again.scratch) == (
+        p.collective, p.inputs, p.outputs, p.scratch
+    )  # fmt: skip
+    assert again.verify(1000) == facts
+    assert again.text() == p.text()
+
+
+def test_custom_says_itself_what_it_does(tmp_path):
+    p = plan.Program(
+        "halo", plan.Custom(2, 2), ranks=3, order="plan", bytes=(8, 1 << 30), per_host=1
+    )
+    for me in p.ranks:
+        p.copy(me.others[0].output[0], me.input[1])
+        p.copy(me.others[-1].output[1], me.input[0])
+    assert p.verify().messages >= 2
+    p.save(tmp_path / "p.json")
+    again = plan.load(tmp_path / "p.json")
+    assert (again.order, again.bytes, again.per_host) == (p.order, p.bytes, p.per_host)
+    assert again.text() == p.text()
+
+
+def test_symmetric_programs_have_short_files():
+    assert len(ring(100).text()) < 40_000
+
+
+def test_errors_name_the_statement():
+    p = plan.Program("x", plan.AllReduce(), ranks=2, scratch=1)
+    p.copy(p.ranks[0].output[0], p.ranks[1].scratch[0])
+    line = p.moves[0].line
+    assert line.startswith("test_programs.py:")
+    with pytest.raises(
+        ValueError, match=line + r": reads scratch chunk 0 of rank 1, which nothing"
+    ):
+        p.verify()
+
+
+def test_what_cannot_be_named_is_refused_at_once():
+    p = plan.Program("x", plan.AllReduce(), ranks=2, chunks=3)
+    me = p.ranks[0]
+    for index in (3, -1, slice(2, 4), slice(1, 1)):
+        with pytest.raises(IndexError, match="there are 3 chunks"):
+            me.input[index]
+    with pytest.raises(ValueError, match="step of a slice of chunks is 2"):
+        me.input[0:2:2]
+    with pytest.raises(ValueError, match="ranks is 0"):
+        plan.Program("x", plan.AllReduce(), ranks=0)
+    with pytest.raises(ValueError, match="order is 'mine'"):
+        plan.Program("x", plan.AllReduce(), ranks=1, order="mine")
+
+
+def goccl_plan(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "goccl", "plan", *map(str, arguments)],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_the_command_verifies(tmp_path):
+    two_shot(3).save(tmp_path / "p.json")
+    done = goccl_plan("verify", tmp_path / "p.json", "--bytes", "1K", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["bytes"] == 1024
+    done = goccl_plan("verify", tmp_path / "p.json")
+    assert "two_shot: allreduce among 3 ranks is right" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [("{", "the text ends too early"), ("\xff", "not JSON"), (None, "No such file")],
+)
+def test_the_command_refuses_in_one_line(text, error, tmp_path):
+    file = tmp_path / "p.json"
+    if text is not None:
+        file.write_text(text, encoding="utf-8")
+    done = goccl_plan("verify", file)
+    assert done.returncode == 1
+    assert error in done.stderr
+    assert done.stderr.count("\n") == 1

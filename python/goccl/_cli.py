@@ -27,7 +27,7 @@ _COMMANDS = {
         "measure how long a group takes to go on after a death, also against other libraries",
     ),
     "simulate": ("goccl._simulate", "tell how long a collective would take in a job of any size"),
-    "plan": ("goccl._plan._command", "check collectives that users have written"),
+    "plan": ("goccl.plan._command", "check collectives that users have written"),
     "tune": ("goccl._tune", "measure at which sizes algorithms should give way to others"),
 }
 _STOPPED_BY = 128  # and the number of a signal is the status that a shell gives

@@ -228,7 +228,7 @@ class use_shareable_memory(ContextDecorator):  # noqa: N801  a context, as torch
     memory.
 
     DDP allocates the buckets of gradients so, and FSDP flat parameters, if they are made, and used,
-    inside: DDP makes its buckets anew in the second step. Tensors live on after the context.
+    inside: DDP makes its buckets again in the second step. Tensors live on after the context.
     Contexts may be nested, and decorate functions. Where no such memory is to be had, as in a
     forked DataLoader worker, tensors are ordinary.
 

@@ -794,6 +794,7 @@ func TestConfigHasAll(t *testing.T) {
 		"StoreSecret", "Meeting", // they come with ID
 		"StoreHost",                                // Interface says more
 		"Thresholds", "Algorithms", "Links", "Net", // for those who tune: the environment
+		"HCA", "GIDIndex", // of a host's adapters: the environment
 	}
 	for i := range reflect.TypeFor[core.Config]().NumField() {
 		name := reflect.TypeFor[core.Config]().Field(i).Name

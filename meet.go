@@ -36,10 +36,10 @@ type UniqueID [bootstrap.IDSize]byte
 
 // NewUniqueID opens a place to meet in this process, which is rank 0's, and returns its id. Rank 0
 // hands the id to the others by any means. All give it to [Init] as [Config.ID]. It listens on the
-// network interface of GOCCL_SOCKET_IFNAME, and else on that of the default route. It closes when
+// network interfaces of GOCCL_SOCKET_IFNAME, and else on that of the default route. It closes when
 // all have met, or after 30 minutes.
 func NewUniqueID() (UniqueID, error) {
-	root, err := bootstrap.NewRoot(os.Getenv(core.EnvInterface))
+	root, err := bootstrap.NewRootOn(os.Getenv(core.EnvInterface))
 	if err != nil {
 		return UniqueID{}, public(context.Background(), "new_unique_id", err)
 	}

@@ -27,7 +27,8 @@ var (
 // was compiled before going, or CHANGELOG.md says what does not. Then -update writes it anew.
 func TestHeaderIsAsRecorded(t *testing.T) {
 	text := headerText(t, "goccl.h") + headerText(t, "goccl_bindings.h")
-	program := "#include <stddef.h>\n#include <stdio.h>\n#include \"goccl_bindings.h\"\nint main(void) {\n"
+	program := "#include <stddef.h>\n#include <stdio.h>\n#include \"goccl_bindings.h\"\n" +
+		"int main(void) {\n"
 	for _, s := range structs.FindAllStringSubmatch(text, -1) {
 		program += fmt.Sprintf("printf(\"%s: %%zu bytes\\n\", sizeof(%[1]s));\n", s[2])
 		for _, declared := range strings.Split(strings.TrimSpace(s[1]), ";") {

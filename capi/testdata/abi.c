@@ -1563,6 +1563,7 @@ static void fail_each(int child) {
   GIVES(argument, goccl_info(NULL, 1, NULL));
   GIVES(argument, goccl_plan_info("allreduce", 2, 2, 0, 1, "shm", 4, NULL, 1, NULL));
   GIVES(argument, goccl_comm_init(NULL, NULL));
+  GIVES(argument, goccl_simulate("{", NULL, 0, NULL));
   GIVES(argument, goccl_program_load("{", 1, &program));
   GIVES(handle, goccl_program_text(7, NULL, 0, NULL));
   GIVES(handle, goccl_program_verify(7, 4, NULL, 0, NULL));

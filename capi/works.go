@@ -115,8 +115,8 @@ func (l *list) left() time.Duration {
 	return max(0, time.Until(l.until))
 }
 
-// wait waits until a work has ended, or the time is over. Work.Wait alone also returns when a signal
-// comes to the thread.
+// wait waits until a work has ended, or the time is over. Work.Wait alone also returns when a
+// signal comes to the thread.
 func (l *list) wait(w *workHandle) (over bool, err error) {
 	for {
 		left := l.left()

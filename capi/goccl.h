@@ -933,6 +933,8 @@ goccl_result goccl_group_drop(goccl_comm comm, const char *reason);
  *   "collective"      such as "allreduce", of float32
  *   "bytes"           of a rank's larger buffer
  *   "ranks"           1 to 65536
+ *   "program"         in place of "collective" and "ranks": a program, as the text of a file that
+ *                     goccl_program_load() reads; not a "custom" one
  *   "ranks_per_host"  0: all. They are numbered host by host, or dealt out one by one if "by_turns"
  *                     is true
  *   "ranks_per_domain"  of a host, on CPUs that share a cache; 0: all
@@ -943,7 +945,7 @@ goccl_result goccl_group_drop(goccl_comm comm, const char *reason);
  *                     switches of 16 hosts, half as many links between them; "rail:8x200g", hosts
  *                     of 8 interfaces. Missing: a switch, with the speed of GOCCL_LINKS
  * The members of the answer, times in microseconds:
- *   "algorithm"      as goccl_comm_algorithm() names it
+ *   "algorithm"      as goccl_comm_algorithm() names it, or "plan:" and the program's name
  *   "last_us", "median_us", "first_us"  when ranks have ended
  *   "messages"       by "class" ("memory", "loopback", "network"): "messages" and "bytes"
  *   "links"          the busiest of the network: "link", "bytes", and "busy", a part of the time

@@ -7,8 +7,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 
+	"github.com/goccl/goccl/core/program"
 	"github.com/goccl/goccl/core/tune"
 )
 
@@ -23,10 +25,13 @@ type simulation struct {
 	CPUs       int    `json:"cpus"`
 	Transport  string `json:"transport"`
 	Net        string `json:"net"`
+	// Program is one as a file has it, in place of Collective and Ranks.
+	Program json.RawMessage `json:"program"`
+	program *program.Checked
 }
 
-// mostRequest is the most bytes of a request.
-const mostRequest = 64 << 10
+// mostRequest is the most bytes of a request, which may have a program.
+const mostRequest = 64<<10 + program.MostText
 
 // parseSimulation reads a request.
 func parseSimulation(request string) (s simulation, err error) {
@@ -34,7 +39,7 @@ func parseSimulation(request string) (s simulation, err error) {
 		return s, errorf(C.GOCCL_INVALID_ARGUMENT, "simulate: request: %v", err)
 	}
 	if len(request) > mostRequest {
-		return bad(errors.New("it is longer than 64 KiB"))
+		return bad(fmt.Errorf("it is longer than %d bytes", mostRequest))
 	}
 	d := json.NewDecoder(bytes.NewReader([]byte(request)))
 	d.DisallowUnknownFields()
@@ -43,6 +48,19 @@ func parseSimulation(request string) (s simulation, err error) {
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return bad(errors.New("something follows the object"))
+	}
+	if s.Program != nil {
+		if s.Collective != "" || s.Ranks != 0 {
+			return bad(errors.New("collective and ranks are the program's, and must not be given beside it"))
+		}
+		p, err := program.Parse(s.Program)
+		if err == nil {
+			s.program, err = program.Check(p)
+		}
+		if err != nil {
+			return bad(err)
+		}
+		s.Ranks = p.Ranks
 	}
 	if s.PerHost == 0 {
 		s.PerHost = s.Ranks
@@ -68,7 +86,7 @@ func apiSimulate(request, json *C.char, size C.size_t, needed *C.size_t) C.goccl
 		}
 		found, err := process.Simulate(tune.Question{Collective: s.Collective, Ranks: s.Ranks,
 			PerHost: s.PerHost, PerDomain: s.PerDomain, ByTurns: s.ByTurns, CPUs: s.CPUs,
-			Bytes: s.Bytes}, s.Transport, s.Net)
+			Bytes: s.Bytes}, s.Transport, s.Net, s.program)
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/cpus"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/program"
 	"github.com/goccl/goccl/core/sim"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
@@ -120,8 +121,17 @@ type Simulation struct {
 
 // Simulate runs the plans of a collective in virtual time, as PlanInfo explains them: over a
 // network that sim.ParseNet reads; "" is a switch, and links as fast as those that algorithms are
-// chosen for. Nothing is sent.
-func (r *Runtime) Simulate(q tune.Question, by, net string) (*Simulation, error) {
+// chosen for. Where a program is given its plans run, and the question need not say the collective
+// and the ranks. Nothing is sent.
+func (r *Runtime) Simulate(
+	q tune.Question, by, net string, users *program.Checked,
+) (*Simulation, error) {
+	bad := func(err error) (*Simulation, error) {
+		return nil, fault.From(err, fault.ErrInvalidArgument, "simulate")
+	}
+	if users != nil {
+		q.Collective, q.Ranks = users.Collective.String(), users.Ranks
+	}
 	o, err := r.imagine("simulate", &q, by)
 	if err != nil {
 		return nil, err
@@ -130,13 +140,22 @@ func (r *Runtime) Simulate(q tune.Question, by, net string) (*Simulation, error)
 	if err != nil {
 		return nil, err
 	}
-	c := sim.Config{Hosts: g.Hosts, CPUs: q.CPUs, Slots: g.Slots(), Plans: g.Plans,
+	algorithm, build := g.Algorithm().String(), plan.Build
+	if users != nil {
+		algorithm = "plan:" + users.Name
+		build = func(p plan.Params) (*plan.Plan, error) {
+			p.Root, p.Scratch, p.AnyOrder = users.Root, program.MostScratch, !users.Canonical
+			return users.Plan(p)
+		}
+	}
+	plans := func(rank int) ([]*plan.Plan, error) { return g.Plans(rank, build) }
+	c := sim.Config{Hosts: g.Hosts, CPUs: q.CPUs, Slots: g.Slots(), Plans: plans,
 		Ports: g.PortsOf, Costs: sim.CostsOf(g.Links, q.RDMA, q.Ports)}
 	hosts := (q.Ranks + q.PerHost - 1) / q.PerHost
 	if net == "" {
 		c.Net = sim.Star(hosts, c.Costs.Between.Gap)
 	} else if c.Net, err = sim.ParseNet(net, hosts); err != nil {
-		return nil, fault.Errorf(fault.ErrInvalidArgument, "simulate: %v", err)
+		return bad(err)
 	}
 	c.NICs = make([]int, q.Ranks)
 	seen := make([]int, hosts)
@@ -144,19 +163,21 @@ func (r *Runtime) Simulate(q tune.Question, by, net string) (*Simulation, error)
 		c.NICs[rank] = seen[host] % c.Net.NICs()
 		seen[host]++
 	}
-	e, err := g.Explain()
-	if err != nil {
-		return nil, err
-	}
-	if n := e.Messages * q.Ranks; n > sim.MostMessages {
-		return nil, fault.Errorf(fault.ErrInvalidArgument, "simulate: the ranks send some %d messages "+
-			"by %v, allowed are %d", n, g.Algorithm(), sim.MostMessages)
+	if users == nil { // the ranks are alike: do not build them all to find that they are too many
+		e, err := g.Explain()
+		if err != nil {
+			return nil, err
+		}
+		if n := e.Messages * q.Ranks; n > sim.MostMessages {
+			return nil, fault.Errorf(fault.ErrInvalidArgument, "simulate: the ranks send some %d "+
+				"messages by %v, allowed are %d", n, g.Algorithm(), sim.MostMessages)
+		}
 	}
 	result, err := sim.Run(&c)
 	if err != nil {
-		return nil, fault.From(err, fault.ErrInternal, "simulate")
+		return bad(err)
 	}
-	return &Simulation{e.Algorithm, result}, nil
+	return &Simulation{algorithm, result}, nil
 }
 
 // imagine completes a question about a group that need not exist, and returns what else its shape

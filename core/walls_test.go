@@ -23,9 +23,9 @@ type packageRule struct {
 // for nothing, and nor does what it imports.
 var packages = []packageRule{
 	{public, "core bootstrap plan reduce fault logs", false},
-	{"core", "sim join epoch agreement suspended checkpoint config endpoint work memory roster " +
-		"membership meeting tune call fault plan exec address transport bootstrap bootstrap/etcd logs " +
-		"internal/cpus internal/interfaces internal/printable", false},
+	{"core", "sim program join epoch agreement suspended checkpoint config endpoint work memory " +
+		"roster membership meeting tune call fault plan exec address transport bootstrap " +
+		"bootstrap/etcd logs internal/cpus internal/interfaces internal/printable", false},
 	{"join", "config endpoint roster membership meeting fault address transport bootstrap " +
 		"bootstrap/etcd logs internal/printable", false},
 	{"epoch", "agreement suspended config endpoint collective p2p work memory roster order " +

@@ -131,6 +131,33 @@ def test_what_cannot_be_named_is_refused_at_once():
         plan.Program("x", plan.AllReduce(), ranks=1, order="mine")
 
 
+def test_a_program_takes_as_long_as_the_algorithm_that_it_is(tmp_path):
+    """Between hosts two_shot as a program is the built-in algorithm of this name."""
+    file = tmp_path / "two_shot.json"
+    two_shot(4).save(file)
+    job = ("--bytes", "1M", "--per-host", "1", "--net", "star:10g", "--json")
+    mine = json.loads(goccl_plan("simulate", str(file), *job).stdout)
+    assert mine["algorithm"] == "plan:two_shot"
+    built_in = subprocess.run(
+        [sys.executable, "-m", "goccl", "simulate", "allreduce", "--ranks", "4", *job],
+        env={"PATH": "/usr/bin:/bin", "GOCCL_ALGO": "allreduce:two_shot"},
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=120,
+    )
+    theirs = json.loads(built_in.stdout)
+    assert 0.8 < mine["last_us"] / theirs["last_us"] < 1.25
+    assert mine["messages"][0]["bytes"] == theirs["messages"][0]["bytes"]
+
+
+def test_custom_programs_are_not_simulated():
+    p = plan.Program("swap", plan.Custom(1, 1), ranks=2)
+    for me in p.ranks:
+        p.copy(me.others[0].output[0], me.input[0])
+    with pytest.raises(ValueError, match='collective is "custom"'):
+        p.simulate()
+
+
 def goccl_plan(*arguments):
     return subprocess.run(
         [sys.executable, "-m", "goccl", "plan", *map(str, arguments)],

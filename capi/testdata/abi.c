@@ -438,6 +438,9 @@ static void test_arguments(void) {
   TRUE(strstr(plan, "\"critical_path\"") != NULL);
   REFUSED(bad, "request is NULL", goccl_simulate(NULL, plan, sizeof plan, NULL));
   REFUSED(bad, "unknown field", goccl_simulate("{\"rank\": 2}", plan, sizeof plan, NULL));
+  REFUSED(bad, "collective and ranks are the program's",
+          goccl_simulate("{\"ranks\": 2, \"program\": {}}", plan, sizeof plan, NULL));
+  REFUSED(bad, "request: ", goccl_simulate("{\"program\": {}}", plan, sizeof plan, NULL));
   REFUSED(bad, "something follows", goccl_simulate("{\"ranks\": 2} {}", plan, sizeof plan, NULL));
   REFUSED(bad, "ranks is 0", goccl_simulate("{\"collective\": \"barrier\"}", plan, 1, NULL));
   REFUSED(bad, "speed is \"0g\"",

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/tune"
 )
 
@@ -14,7 +15,8 @@ func group(t testing.TB, q tune.Question, net string, algorithms string) (*simul
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &Config{Hosts: g.Hosts, CPUs: q.CPUs, Slots: g.Slots(), Plans: g.Plans,
+	plans := func(rank int) ([]*plan.Plan, error) { return g.Plans(rank, plan.Build) }
+	c := &Config{Hosts: g.Hosts, CPUs: q.CPUs, Slots: g.Slots(), Plans: plans,
 		Costs: CostsOf(g.Links, q.RDMA, q.Ports)}
 	if q.PerHost < q.Ranks {
 		if c.Net, err = ParseNet(net, (q.Ranks+q.PerHost-1)/q.PerHost); err != nil {

@@ -144,8 +144,10 @@ func (g *Group) Algorithm() plan.Algorithm { return g.segments[0].Params.Algorit
 // Slots are those of a direction of a channel.
 func (g *Group) Slots() int { return g.shape.Slots }
 
-// Plans returns what a rank runs, one plan after the other.
-func (g *Group) Plans(rank int) ([]*plan.Plan, error) {
+// Plans returns what a rank runs, one plan after the other, as a function makes them of parameters.
+func (g *Group) Plans(
+	rank int, build func(plan.Params) (*plan.Plan, error),
+) ([]*plan.Plan, error) {
 	var plans []*plan.Plan
 	for _, segment := range g.segments {
 		p := segment.Params
@@ -153,9 +155,9 @@ func (g *Group) Plans(rank int) ([]*plan.Plan, error) {
 		if p.Ports != nil {
 			p.Ports = g.PortsOf(rank)
 		}
-		built, err := plan.Build(p)
+		built, err := build(p)
 		if err != nil {
-			return nil, fault.From(err, fault.ErrInternal, "rank %d", rank)
+			return nil, err
 		}
 		plans = append(plans, built)
 	}

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import sys
 
+from goccl import _simulate
 from goccl._command import add_examples, parse_size
 from goccl.plan._program import Facts, load
 
@@ -15,8 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares what can be done."""
     parser.add_argument(
         "action",
-        choices=("verify",),
-        help="verify: check a program, and prove the plans that are made of it",
+        choices=("verify", "simulate"),
+        help="verify: check a program, and prove the plans that are made of it; simulate: tell how "
+        "long it takes, and why",
     )
     parser.add_argument("file", metavar="FILE", help="a program, as JSON goccl.plan/1")
     parser.add_argument(
@@ -26,10 +28,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="of a rank's larger buffer, for which plans are proved (default: 64K)",
     )
+    parser.add_argument(
+        "--per-host", type=int, metavar="N", help="of simulate: ranks on each host (default: all)"
+    )
+    parser.add_argument(
+        "--net",
+        default="",
+        metavar="NAME",
+        help="of simulate: what joins the hosts, as for goccl simulate",
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     add_examples(
         parser,
-        ["goccl plan verify two_shot.json", "goccl plan verify two_shot.json --bytes 1M --json"],
+        [
+            "goccl plan verify two_shot.json",
+            "goccl plan simulate two_shot.json --bytes 1M --per-host 2 --net star:25g",
+        ],
         {0: "the program is right", 1: "it is refused", 2: "the command line is wrong"},
     )
 
@@ -37,14 +51,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Does it. The exit status is 1 where the file is refused."""
     try:
-        facts = load(args.file).verify(args.bytes)
+        program = load(args.file)
+        if args.action == "verify":
+            facts = program.verify(args.bytes)
+            told, text = dataclasses.asdict(facts), _render(facts)
+        else:
+            told = program.simulate(args.bytes, args.per_host, args.net)
+            text = _simulate.render(told)
     except OSError as error:
         print(f"goccl plan: {args.file}: {error.strerror}", file=sys.stderr)
         return 1
     except (ValueError, RuntimeError, ImportError) as error:
         print(f"goccl plan: {args.file}: {error}", file=sys.stderr)
         return 1
-    print(json.dumps(dataclasses.asdict(facts), indent=2) if args.json else _render(facts))
+    print(json.dumps(told, indent=2) if args.json else text)
     return 0
 
 

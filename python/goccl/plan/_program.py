@@ -217,6 +217,31 @@ class Program:
         """
         return Facts(**json.loads(_native.load().program_verify(self._json(), bytes)))
 
+    def simulate(
+        self,
+        bytes: int = 64 << 10,  # noqa: A002
+        per_host: int | None = None,
+        net: str = "",
+    ) -> dict[str, Any]:
+        """Runs the plans that are made of the program in virtual time: nothing is sent.
+
+        Args:
+            bytes: Of a rank's larger buffer.
+            per_host: Ranks on each host, each with a CPU. Default: all on one host.
+            net: What joins the hosts, as "star:25g", "fat-tree:25g,leaf=16,taper=2" or
+                "rail:8x200g".
+
+        Returns:
+            What goccl_simulate() in goccl.h tells: "last_us", "critical_path" and more.
+
+        Raises:
+            ValueError: As `text` does; or an argument is wrong, or the program is of `Custom`.
+        """
+        program = json.loads(self._json())
+        request = {"program": program, "bytes": bytes, "ranks_per_host": per_host or 0, "net": net}
+        found: dict[str, Any] = json.loads(_native.load().simulate(json.dumps(request)))
+        return found
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Checks the program, and writes it to a file. Equal programs have equal files.
 

@@ -8,8 +8,6 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"sync"
-	"time"
 	"unsafe"
 
 	"github.com/goccl/goccl/core"
@@ -39,19 +37,10 @@ type UniqueID [bootstrap.IDSize]byte
 // network interfaces of GOCCL_SOCKET_IFNAME, and else on that of the default route. It closes when
 // all have met, or after 30 minutes.
 func NewUniqueID() (UniqueID, error) {
-	root, err := bootstrap.NewRootOn(os.Getenv(core.EnvInterface))
+	id, err := roots.Open(os.Getenv(core.EnvInterface), core.DefaultTimeout)
 	if err != nil {
 		return UniqueID{}, public(context.Background(), "new_unique_id", err)
 	}
-	id := UniqueID(root.ID())
-	roots.Lock()
-	roots.byID[id] = root
-	roots.Unlock()
-	time.AfterFunc(core.DefaultTimeout, func() {
-		if r := takeRoot(id); r != nil {
-			r.Close()
-		}
-	})
 	return id, nil
 }
 
@@ -71,22 +60,8 @@ func ParseUniqueID(text string) (UniqueID, error) {
 			"UniqueID.String has written", len(text)))
 }
 
-// roots holds the places to meet that this process has opened and not used.
-var roots = struct {
-	sync.Mutex
-	byID map[UniqueID]*bootstrap.Root
-}{byID: map[UniqueID]*bootstrap.Root{}}
-
-// rootLinger is how long a place to meet stays after rank 0 has joined, for ranks that still read.
-const rootLinger = 30 * time.Second
-
-func takeRoot(id UniqueID) *bootstrap.Root {
-	roots.Lock()
-	defer roots.Unlock()
-	r := roots.byID[id]
-	delete(roots.byID, id)
-	return r
-}
+// roots are the places to meet that this process has opened.
+var roots bootstrap.Roots
 
 // meet fills in how to meet the other ranks by an id. The caller calls done when it has.
 func meet(ctx context.Context, c *core.Config, id UniqueID) (done func(), err error) {
@@ -103,22 +78,18 @@ func meet(ctx context.Context, c *core.Config, id UniqueID) (done func(), err er
 	if c.StoreSecret, err = bootstrap.IDSecret(id); err != nil {
 		return nil, refuse("Config.ID: %v", err)
 	}
-	var root *bootstrap.Root
-	if c.Rank == 0 {
-		root = takeRoot(id)
-	}
-	switch {
-	case os.Getenv(core.EnvStore) != "": // all meet there, and the id tells groups apart
-		if root != nil {
-			root.Close()
+	if os.Getenv(core.EnvStore) != "" { // all meet there, and the id tells groups apart
+		if c.Rank == 0 {
+			roots.Close(id)
 		}
 		name := sha256.Sum256(id[:])
 		c.Meeting = hex.EncodeToString(name[:16])
 		return none, nil
-	case root != nil:
-		c.Store = root.Store()
-		return func() { root.Drain(rootLinger) }, nil
-	case c.Rank == 0:
+	}
+	if c.Rank == 0 {
+		if c.Store, done = roots.Meet(id); done != nil {
+			return done, nil
+		}
 		return nil, refuse("Config.ID is not of this process, or was used before: rank 0's process " +
 			"makes it, for one Init")
 	}

@@ -114,61 +114,19 @@ func text(s *C.char) string {
 	return C.GoString(s)
 }
 
-// roots holds the meeting points that this process has opened; nil for one that has been used.
-var roots = struct {
-	sync.Mutex
-	byID map[[bootstrap.IDSize]byte]*bootstrap.Root
-}{byID: map[[bootstrap.IDSize]byte]*bootstrap.Root{}}
-
-// rootLinger is how long a meeting point stays after rank 0 has joined, for ranks that still read.
-const rootLinger = 30 * time.Second
+// roots are the meeting points that this process has opened.
+var roots bootstrap.Roots
 
 func newRoot() ([bootstrap.IDSize]byte, error) {
-	root, err := bootstrap.NewRootOn(getenv(core.EnvInterface))
+	// One that is never used must not stay for ever.
+	id, err := roots.Open(getenv(core.EnvInterface), core.DefaultTimeout)
 	switch {
 	case errors.Is(err, bootstrap.ErrInvalid):
-		return [bootstrap.IDSize]byte{}, errorf(codeInvalidArgument, "get_unique_id: %v", err)
+		return id, errorf(codeInvalidArgument, "get_unique_id: %v", err)
 	case err != nil:
-		return [bootstrap.IDSize]byte{}, errorf(C.GOCCL_SYSTEM, "get_unique_id: %v", err)
+		return id, errorf(C.GOCCL_SYSTEM, "get_unique_id: %v", err)
 	}
-	id := root.ID()
-	roots.Lock()
-	roots.byID[id] = root
-	roots.Unlock()
-	// One that is never used must not stay for ever.
-	time.AfterFunc(core.DefaultTimeout, func() {
-		if r := takeRoot(id); r != nil {
-			r.Close()
-		}
-	})
 	return id, nil
-}
-
-// takeRoot hands over a meeting point of this process, nil if the id is of another one, or has been
-// used.
-func takeRoot(id [bootstrap.IDSize]byte) *bootstrap.Root {
-	roots.Lock()
-	defer roots.Unlock()
-	r := roots.byID[id]
-	if r != nil {
-		roots.byID[id] = nil
-	}
-	return r
-}
-
-// reopenRoot opens a meeting point of this process, at the same address if it has been used; nil if
-// the id is of another process.
-func reopenRoot(id [bootstrap.IDSize]byte) (*bootstrap.Root, error) {
-	if r := takeRoot(id); r != nil {
-		return r, nil
-	}
-	roots.Lock()
-	_, own := roots.byID[id]
-	roots.Unlock()
-	if !own {
-		return nil, nil
-	}
-	return bootstrap.OpenRoot(id)
 }
 
 // leastConfig is what the first version of goccl_config had before its optional fields.
@@ -331,9 +289,8 @@ func meetAtRoot(
 		return nil, err
 	}
 	if c.Rank == 0 {
-		if root := takeRoot(id); root != nil {
-			c.Store = root.Store()
-			return func() { root.Drain(rootLinger) }, nil
+		if c.Store, done = roots.Meet(id); done != nil {
+			return done, nil
 		}
 	}
 	s, closer, err := bootstrap.DialRoot(ctx, id)
@@ -372,9 +329,7 @@ func nameMeeting(c *core.Config, id *[bootstrap.IDSize]byte) error {
 	if err := takeSecret(c, *id); err != nil {
 		return err
 	}
-	if root := takeRoot(*id); root != nil {
-		root.Close()
-	}
+	roots.Close(*id)
 	name := sha256.Sum256(id[:])
 	c.Meeting += hex.EncodeToString(name[:16])
 	return nil

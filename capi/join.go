@@ -139,7 +139,7 @@ func newRootStore(id [bootstrap.IDSize]byte) (*rootStore, error) {
 	if _, err := bootstrap.IDSecret(id); err != nil {
 		return nil, errorf(codeInvalidArgument, "comm_publish: unique_id: %v", err)
 	}
-	root, err := reopenRoot(id)
+	root, err := roots.Reopen(id)
 	if err != nil {
 		return nil, errorf(C.GOCCL_SYSTEM, "comm_publish: unique_id: %v", err)
 	}

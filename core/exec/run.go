@@ -47,9 +47,6 @@ type Compiled struct {
 // lineMax is what the first line of a slot holds.
 const lineMax = int64(unsafe.Sizeof(C.goccl_message{}))
 
-// postMin is the least number of bytes for which a placement costs less than a copy.
-const postMin = 16 << 10
-
 // Compile copies a plan into C memory. What its runs may post is found only if it is to go over
 // port channels: memory channels have no use for it. Apart tells that inputs and outputs will share
 // no memory.
@@ -60,7 +57,7 @@ func Compile(p *plan.Plan, ports, apart bool) (*Compiled, error) {
 	}
 	var posts []plan.Post
 	if ports {
-		posts = p.Posts(postMin, apart)
+		posts = p.Posts(plan.PostMin, apart)
 	}
 	var a allocator
 	c := alloc[C.goccl_plan](&a, 1)

@@ -7,6 +7,9 @@ type Post struct {
 	From int // the first step from which on, up to Wait, nothing uses the destination
 }
 
+// PostMin is the least number of bytes for which a placement costs less than a copy.
+const PostMin = 16 << 10
+
 // Posts finds all messages of at least the given bytes that may be posted, in the order of their
 // Waits. Bytes of In and Out at equal offsets count as the same memory, as the plan may run in
 // place, unless they are said to be apart.
@@ -15,18 +18,10 @@ func (p *Plan) Posts(least int64, apart bool) []Post {
 	// No more messages than a few a peer can be under way, so looking back further gains nothing.
 	back := 64 * p.Size
 	for i := range p.Steps {
-		if i+2 >= len(p.Steps) || p.Steps[i].Op != Wait || p.Steps[i].Bytes < least {
+		if p.Steps[i].Bytes < least || !p.Takes(i) {
 			continue
 		}
-		wait, copied, release := &p.Steps[i], &p.Steps[i+1], &p.Steps[i+2]
-		if copied.Op != Copy || len(copied.Src) != 1 || copied.Bytes != wait.Bytes ||
-			release.Op != Release || release.Peer != wait.Peer {
-			continue
-		}
-		if from := copied.Src[0]; from.Space != Inbox || from.Peer != wait.Peer || from.Off != 0 ||
-			copied.Dst.Space != Out {
-			continue
-		}
+		copied := &p.Steps[i+1]
 		from := i
 		for from > max(0, i-back) && !p.Steps[from-1].uses(copied.Dst, copied.Bytes, apart) {
 			from--
@@ -34,6 +29,21 @@ func (p *Plan) Posts(least int64, apart bool) []Post {
 		posts = append(posts, Post{Wait: i, From: from})
 	}
 	return posts
+}
+
+// Takes reports whether a step is a Wait whose message the next two steps copy whole to an output,
+// and release.
+func (p *Plan) Takes(i int) bool {
+	if i+2 >= len(p.Steps) || p.Steps[i].Op != Wait {
+		return false
+	}
+	wait, copied, release := &p.Steps[i], &p.Steps[i+1], &p.Steps[i+2]
+	if copied.Op != Copy || len(copied.Src) != 1 || copied.Bytes != wait.Bytes ||
+		release.Op != Release || release.Peer != wait.Peer {
+		return false
+	}
+	from := copied.Src[0]
+	return from.Space == Inbox && from.Peer == wait.Peer && from.Off == 0 && copied.Dst.Space == Out
 }
 
 // uses tells whether a step reads or writes any of the bytes at an output's place.

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/goccl/goccl/core/plan"
@@ -19,17 +20,10 @@ type step struct {
 	bytes  int64
 }
 
-// postedLeast is from how many bytes on a port lays a message straight into its place: see package
-// exec.
-const postedLeast = 4 << 10
-
 // compact appends the steps of a plan to those of a rank. Messages of earlier plans, of which puts
 // has the number by peer, come first. ports tells to whom ports join the rank.
 func compact(steps []step, p *plan.Plan, puts map[int32]int32, ports []bool) []step {
-	base := map[int32]int32{}
-	for peer, n := range puts {
-		base[peer] = n
-	}
+	base := maps.Clone(puts)
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		c := step{op: s.Op, peer: s.Peer, bytes: s.Bytes, sources: uint8(min(len(s.Src), 255))}
@@ -45,7 +39,8 @@ func compact(steps []step, p *plan.Plan, puts map[int32]int32, ports []bool) []s
 		case plan.Reclaim:
 			c.number = base[s.Peer] + s.Src[0].Block
 		case plan.Copy:
-			c.posted = i > 0 && i+1 < len(p.Steps) && isPosted(&p.Steps[i-1], s, &p.Steps[i+1], ports)
+			c.posted = i > 0 && p.Takes(i-1) && ports != nil && ports[p.Steps[i-1].Peer] &&
+				s.Bytes >= plan.PostMin
 			if s.Dst == s.Src[0] {
 				c.bytes = 0
 			}
@@ -53,15 +48,6 @@ func compact(steps []step, p *plan.Plan, puts map[int32]int32, ports []bool) []s
 		steps = append(steps, c)
 	}
 	return steps
-}
-
-// isPosted reports whether three steps take a message that a port lays straight into its place: see
-// plan.Posts.
-func isPosted(wait, copied, release *plan.Step, ports []bool) bool {
-	return wait.Op == plan.Wait && release.Op == plan.Release && wait.Peer == release.Peer &&
-		ports != nil && ports[wait.Peer] && wait.Bytes == copied.Bytes && wait.Bytes >= postedLeast &&
-		copied.Src[0].Space == plan.Inbox && copied.Src[0].Peer == wait.Peer &&
-		copied.Src[0].Off == 0 && copied.Dst.Space == plan.Out
 }
 
 // ring is the messages of a rank to a peer.
@@ -119,25 +105,21 @@ func connect(ranks []rank, slots int, port func(a, b int32) bool) ([]ring, error
 			rings = append(rings, ring{sender: int32(r), receiver: peer, port: port(int32(r), peer)})
 		}
 	}
-	for r := range ranks {
-		for i := range ranks[r].steps {
-			switch s := &ranks[r].steps[i]; s.op {
-			case plan.Put, plan.Offer, plan.Expose, plan.Reclaim:
-				s.ring = ranks[r].ringTo(s.peer)
-			case plan.Wait, plan.Release, plan.Access, plan.Get:
-				s.ring = ranks[s.peer].ringTo(int32(r))
-			}
-		}
-	}
 	puts := make([]int32, len(rings))
 	for r := range ranks {
-		for i := range ranks[r].steps {
-			switch s := &ranks[r].steps[i]; s.op {
+		k := &ranks[r]
+		for i := range k.steps {
+			switch s := &k.steps[i]; s.op {
 			case plan.Put, plan.Offer:
+				s.ring = k.ringTo(s.peer)
 				puts[s.ring]++
+			case plan.Expose, plan.Reclaim:
+				s.ring = k.ringTo(s.peer)
+			case plan.Wait, plan.Release, plan.Access, plan.Get:
+				s.ring = ranks[s.peer].ringTo(int32(r))
 			case plan.PutToAll:
-				for i := range ranks[r].peers {
-					puts[ranks[r].rings+int32(i)]++
+				for i := range k.peers {
+					puts[k.rings+int32(i)]++
 				}
 			}
 		}

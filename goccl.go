@@ -101,6 +101,10 @@ type Config struct {
 	// "window=k" or "sequential"; default: by size. Also GOCCL_ALLTOALL_SCHEDULE. The same on all
 	// ranks.
 	AllToAllSchedule string
+	// Plans names files with programs, and folders with such files, separated by colons. They are
+	// registered in each group, and after each change of its members, if they fit: see
+	// [Comm.RegisterProgram]. Also GOCCL_PLANS. The same programs on all ranks.
+	Plans string
 	// MinSize is the least number of members with which Recover and Shrink go on. Default: 1. The
 	// same on all ranks.
 	MinSize int
@@ -125,7 +129,7 @@ func (c *Config) core() core.Config {
 	return core.Config{Rank: c.Rank, Size: c.Size, Store: c.Store, GroupName: c.Group,
 		GlobalRanks: c.GlobalRanks, Timeout: c.Timeout, LivenessGrace: c.LivenessGrace,
 		Transport: c.Transport, Interface: c.Interface, Secret: c.Secret, Incarnation: c.Incarnation,
-		AllToAllSchedule: c.AllToAllSchedule, MinSize: c.MinSize, Recovery: c.Recovery,
+		AllToAllSchedule: c.AllToAllSchedule, Plans: c.Plans, MinSize: c.MinSize, Recovery: c.Recovery,
 		Quorum: c.Quorum}
 }
 

@@ -509,6 +509,60 @@ func TestWork(t *testing.T) {
 	})
 }
 
+const swap = `{"format": "goccl.plan/1", "name": "swap", "collective": "custom", "ranks": 2,
+"chunks": {"in": 1, "out": 1, "scratch": 0}, "symmetric": true,
+"moves": [{"to": [[1, "o", 0, 1]], "from": [[0, "i", 0, 1]]}]}`
+
+const sums = `{"format": "goccl.plan/1", "name": "sums", "collective": "allreduce", "ranks": 2,
+"chunks": {"in": 1, "out": 1, "scratch": 0}, "symmetric": true,
+"moves": [{"to": [[0, "o", 0, 1]], "from": [[0, "i", 0, 1], [1, "i", 0, 1]]}]}`
+
+// Programs run once, and serve what calls of the package ask for; what is wrong is told.
+func TestPrograms(t *testing.T) {
+	comms := world(t, 2, goccl.Config{})
+	load := func(text string) *goccl.Program {
+		p, err := goccl.LoadProgram([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	once, each := load(swap), load(sums)
+	all(t, 2, func(rank int) error {
+		in, out := []int32{int32(rank), 7}, make([]int32, 2)
+		err := goccl.RunProgram(background(t), comms[rank], once, in, out, goccl.Sum)
+		return errors.Join(err, same("out", out, []int32{int32(1 - rank), 7}))
+	})
+	all(t, 2, func(rank int) error {
+		return comms[rank].RegisterProgram(background(t), each, 0, 0)
+	})
+	all(t, 2, func(rank int) error {
+		b := []float64{float64(rank), 1}
+		err := goccl.AllReduce(background(t), comms[rank], b, b, goccl.Sum)
+		return errors.Join(err, same("sum", b, []float64{1, 2}))
+	})
+	all(t, 2, func(rank int) error {
+		return comms[rank].UnregisterProgram(background(t), each)
+	})
+	for rank, err := range try(2, func(rank int) error {
+		return comms[rank].RegisterProgram(background(t), []*goccl.Program{each, once}[rank], 0, 0)
+	}) {
+		if !errors.Is(err, goccl.ErrMismatch) || !strings.Contains(err.Error(), `"swap"`) {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+	for rank, err := range try(2, func(rank int) error {
+		return goccl.RunProgram(background(t), comms[rank], once, []int32{1}, []int32{}, goccl.Sum)
+	}) {
+		if !errors.Is(err, goccl.ErrInvalidArgument) || !strings.Contains(err.Error(), "equally long") {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+	if _, err := goccl.LoadProgram([]byte("{")); !errors.Is(err, goccl.ErrInvalidArgument) {
+		t.Error(err)
+	}
+}
+
 func TestAlloc(t *testing.T) {
 	comms := world(t, 2, goccl.Config{})
 	all(t, 2, func(rank int) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/goccl/goccl/core"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/program"
 	"github.com/goccl/goccl/core/reduce"
 )
 
@@ -18,6 +19,7 @@ import (
 // It may be used again once what was started with it has ended.
 type Operation struct {
 	collective plan.Collective
+	program    *program.Checked // that runs it; nil: the group chooses
 	dtype      reduce.DType
 	op         Op
 	root, tag  int
@@ -59,7 +61,7 @@ type singles struct {
 // checked what would be lost on the way there.
 func (o *Operation) operation(rank, size int) (core.Operation, error) {
 	to := core.Operation{Collective: o.collective, DType: o.dtype, Op: o.op.op, Root: o.root,
-		Tag: o.tag, Factor: [2]float64{real(o.op.factor), imag(o.op.factor)}}
+		Tag: o.tag, Program: o.program, Factor: [2]float64{real(o.op.factor), imag(o.op.factor)}}
 	room := new(singles)
 	block := func(i int, s *side) ([]unsafe.Pointer, []uint64) {
 		room.at[i], room.count[i] = s.at, uint64(s.length)
@@ -98,6 +100,9 @@ func (o *Operation) operation(rank, size int) (core.Operation, error) {
 		if err == nil {
 			to.Out, to.OutCounts, err = o.parts(&o.out, size)
 		}
+	case plan.Custom:
+		to.In, to.InCounts = block(0, &o.in)
+		to.Out, to.OutCounts = block(1, &o.out)
 	case plan.Send:
 		to.In, to.InCounts = block(0, &o.in)
 	case plan.Recv:

@@ -224,7 +224,7 @@ func TestPartWithPlan(t *testing.T) {
 			w.each(func(rank int) error {
 				c := w.comms[rank]
 				op, out := sumOf(t, rank, n, false)
-				s := now(c).Shape().Segments(&op)[0].Params
+				s := now(c).Shape().Segments(&op, nil)[0].Params
 				s.Algorithm, s.Radices = algorithm, nil
 				p, err := plan.Build(s)
 				if err != nil {

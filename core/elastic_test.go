@@ -335,7 +335,7 @@ func TestRevokeWhileMembersRecover(t *testing.T) {
 		left.each(func(rank int) error {
 			c := left.comms[rank]
 			for {
-				if err := gather(c, false); err != nil {
+				if err := gather(c, 0); err != nil {
 					time.Sleep(time.Duration(i*rank) * 20 * time.Microsecond)
 					c.Revoke("it is tried")
 					return c.Recover(soon(t))

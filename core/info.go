@@ -143,9 +143,10 @@ func (r *Runtime) Simulate(
 	algorithm, build := g.Algorithm().String(), plan.Build
 	if users != nil {
 		algorithm = "plan:" + users.Name
+		planner := users.Planner()
 		build = func(p plan.Params) (*plan.Plan, error) {
 			p.Root, p.Scratch, p.AnyOrder = users.Root, program.MostScratch, !users.Canonical
-			return users.Plan(p)
+			return planner.Plan(p)
 		}
 	}
 	plans := func(rank int) ([]*plan.Plan, error) { return g.Plans(rank, build) }

@@ -361,11 +361,11 @@ func TestJoinHarmsNobody(t *testing.T) {
 	}
 }
 
-// gather gathers a number of each rank, as an epoch does first that is ofSplit: see
+// gather gathers a number of each rank, as an epoch does first as a part of a split: see
 // [epoch.Epoch.Meet]. Survivors do not complete it.
-func gather(c *Comm, ofSplit bool) error {
+func gather(c *Comm, partOf plan.Collective) error {
 	mine, all := []int64{0}, make([]int64, c.Size())
-	op := Operation{Collective: plan.AllGather, DType: reduce.Int64, OfSplit: ofSplit,
+	op := Operation{Collective: plan.AllGather, DType: reduce.Int64, PartOf: partOf,
 		In: []unsafe.Pointer{unsafe.Pointer(&mine[0])}, InCounts: []uint64{1}}
 	for rank := range all {
 		op.Out = append(op.Out, unsafe.Pointer(&all[rank]))
@@ -404,7 +404,7 @@ func TestJoinMeetsTwice(t *testing.T) {
 	if err := c.beginNext(); err != nil {
 		t.Fatal(err)
 	}
-	if err := gather(c, true); err != nil {
+	if err := gather(c, plan.Split); err != nil {
 		t.Fatal(err)
 	}
 	settled := false

@@ -22,24 +22,24 @@ type packageRule struct {
 // such that stand below it here. A pure one takes data and returns data: it does nothing and waits
 // for nothing, and nor does what it imports.
 var packages = []packageRule{
-	{public, "core bootstrap plan reduce fault logs", false},
+	{public, "core bootstrap program plan reduce fault logs", false},
 	{"core", "sim program join epoch agreement suspended checkpoint config endpoint work memory " +
 		"roster membership meeting tune call fault plan exec address transport bootstrap " +
 		"bootstrap/etcd logs internal/cpus internal/interfaces internal/printable", false},
 	{"join", "config endpoint roster membership meeting fault address transport bootstrap " +
 		"bootstrap/etcd logs internal/printable", false},
 	{"epoch", "agreement suspended config endpoint collective p2p work memory roster order " +
-		"membership tune call fault plan reduce exec address transport bootstrap logs internal/errtext",
-		false},
+		"membership tune call program fault plan reduce exec address transport bootstrap logs " +
+		"internal/errtext", false},
 	{"agreement", "completion roster membership meeting fault address transport internal/printable",
 		false},
 	{"suspended", "completion work memory call fault plan", false},
-	{"config", "tune fault plan address transport bootstrap bootstrap/etcd logs " +
+	{"config", "tune program fault plan address transport bootstrap bootstrap/etcd logs " +
 		"internal/interfaces internal/printable", false},
 	{"endpoint", "roster exec address transport logs", false},
-	{"collective", "work call tune fault plan reduce reduce/kernel exec", false},
+	{"collective", "work call tune program fault plan reduce reduce/kernel exec", false},
 	{"p2p", "work membership tune call fault plan reduce exec transport", false},
-	{"work", "call exec fault plan", false},
+	{"work", "tune call exec fault plan", false},
 	{"completion", "", true},
 	{"checkpoint", "fault", false},
 	{"memory", "exec fault", false},
@@ -49,10 +49,10 @@ var packages = []packageRule{
 	{"meeting", "address bootstrap fault internal/untrusted internal/printable internal/seal " +
 		"transport", false},
 	{"sim", "tune plan", true},
-	{"tune", "call fault plan reduce", true},
-	{"call", "fault plan reduce", true},
-	{"fault", "internal/printable", true},
+	{"tune", "call program fault plan reduce", true},
+	{"call", "program fault plan reduce", true},
 	{"program", "plan", true},
+	{"fault", "internal/printable", true},
 	{"exec", "plan", false},
 	{"plan", "", true},
 	{"reduce/kernel", "reduce", false},

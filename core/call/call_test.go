@@ -94,7 +94,7 @@ func TestCheckForms(t *testing.T) {
 			}
 		}
 	}
-	refused(t, &Operation{Collective: plan.Recv + 1}, 0, "no such collective")
+	refused(t, &Operation{Collective: plan.Custom + 1}, 0, "no such collective")
 }
 
 func refused(t *testing.T, o *Operation, rank int, says ...string) {

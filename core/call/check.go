@@ -7,6 +7,7 @@ import (
 
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/program"
 	"github.com/goccl/goccl/core/reduce"
 )
 
@@ -25,6 +26,9 @@ func (o *Operation) Check(rank, size int) error {
 	if err := o.checkCounts(f, rank); err != nil {
 		return err
 	}
+	if err := o.checkProgram(size); err != nil {
+		return err
+	}
 	return o.checkOverlap(f, rank)
 }
 
@@ -37,7 +41,7 @@ func (o *Operation) checkScalars(size int) error {
 	if !o.DType.Valid() {
 		return o.bad("dtype is %d, allowed are the values of goccl_dtype", o.DType)
 	}
-	if o.Collective.Reduces() {
+	if o.Reduces() {
 		if !o.Op.Valid() {
 			return o.bad("op is %d, allowed are the values of goccl_reduce_op", o.Op)
 		}
@@ -56,6 +60,58 @@ func (o *Operation) checkScalars(size int) error {
 		if o.Tag < 0 || o.Tag > math.MaxInt32 {
 			return o.bad("tag is %d, allowed are 0 to %d", o.Tag, math.MaxInt32)
 		}
+	}
+	return nil
+}
+
+// checkProgram refuses a program that cannot run the operation.
+func (o *Operation) checkProgram(size int) error {
+	p := o.Program
+	bad := func(err error) error { return o.bad("program %q %v", p.Name, err) }
+	if p == nil {
+		if o.Collective == plan.Custom {
+			return o.bad("no program is given")
+		}
+		if o.Programs != EqualBlocks || o.Collective != plan.AllToAll {
+			return nil
+		}
+		for _, counts := range [][]uint64{o.InCounts, o.OutCounts} {
+			for i, n := range counts {
+				if n != o.InCounts[0] {
+					return o.bad("the call says that all blocks are equally long; in[0] has %d elements, and "+
+						"another one (block %d) %d", o.InCounts[0], i, n)
+				}
+			}
+		}
+		return nil
+	}
+	if err := p.Does(o.Collective, size, o.Root); err != nil {
+		return bad(err)
+	}
+	if err := p.CheckCounts(o.InCounts, o.OutCounts); err != nil {
+		return bad(err)
+	}
+	if err := CheckSums(p, o.DType, o.Op); o.Reduces() && err != nil {
+		return bad(err)
+	}
+	return nil
+}
+
+// CheckSums refuses an op whose result by the program would not be what is promised of it.
+func CheckSums(p *program.Checked, d reduce.DType, op reduce.Op) error {
+	nests := reduce.Nests(d, op)
+	switch {
+	case p.Collective == plan.Custom && !nests,
+		p.Partial && !nests && reduce.PartialSize(d, op) == 0:
+		return fmt.Errorf("reduces what it has reduced before, which %v of %v does not allow", op, d)
+	case p.Collective == plan.Custom, p.Canonical, reduce.IsExact(d, op):
+		return nil
+	case !p.AnyOrder:
+		return fmt.Errorf("sums in an order of its own, and so has other bits than other algorithms: it "+
+			"must say order \"plan\" for %v of %v", op, d)
+	case !p.SameBits:
+		return fmt.Errorf("sums in another order on other ranks, whose results would differ for %v of %v",
+			op, d)
 	}
 	return nil
 }
@@ -104,7 +160,7 @@ func (o *Operation) checkBlocks(f form, rank, size int) error {
 // checkCounts compares the counts of the two sides, as far as one follows from the other. It blames
 // the side that not all ranks know.
 func (o *Operation) checkCounts(f form, rank int) error {
-	if f.in == none || f.out == none {
+	if f.in == none || f.out == none || o.Collective == plan.Custom {
 		return nil
 	}
 	name, got, gotForm, known, knownForm := "out", o.OutCounts, f.out, o.InCounts, f.in

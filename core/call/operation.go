@@ -11,9 +11,11 @@ package call
 import (
 	"encoding/binary"
 	"hash/fnv"
+	"slices"
 	"unsafe"
 
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/program"
 	"github.com/goccl/goccl/core/reduce"
 )
 
@@ -34,6 +36,7 @@ const AnySource = -1
 //	AllToAll          Size blocks in and out
 //	Send, Recv        one block; Root is the peer
 //	Barrier, MonitoredBarrier  none
+//	Custom            one block in, one out
 //
 // InCounts or OutCounts of blocks that only the root has are given on all ranks.
 type Operation struct {
@@ -47,8 +50,23 @@ type Operation struct {
 	In, Out             []unsafe.Pointer
 	InCounts, OutCounts []uint64
 	WaitAll             bool // MonitoredBarrier: name all missing ranks
-	OfSplit             bool // a split is made of it, as which ranks compare and name it
+	// PartOf is the call that the operation is a part of, as which ranks compare and name it:
+	// plan.Split or what follows it; 0: none.
+	PartOf plan.Collective
+	// Program runs the operation, which of Custom must have one; nil: as the group chooses.
+	Program  *program.Checked
+	Programs Programs
 }
+
+// Programs says whether a program runs an operation that the group has registered.
+type Programs int8
+
+// The choices.
+const (
+	NoProgram   Programs = -1 // none does
+	AnyProgram  Programs = 0  // one that fits does, but of AllToAll
+	EqualBlocks Programs = 1  // also of AllToAll, all of whose blocks are equally long on all ranks
+)
 
 // blocks is how many blocks a side of an operation has.
 type blocks uint8
@@ -99,6 +117,7 @@ var forms = [...]form{
 	plan.MonitoredBarrier: {},
 	plan.Send:             {in: one, known: inputs},
 	plan.Recv:             {out: one, known: outputs},
+	plan.Custom:           {in: one, out: one},
 }
 
 func (o *Operation) form() form { return forms[o.Collective] }
@@ -115,6 +134,12 @@ func (f form) own(i, j, rank int) bool {
 		return j == rank
 	}
 	return true
+}
+
+// Reduces reports whether the operation combines elements with its Op.
+func (o *Operation) Reduces() bool {
+	return o.Collective.Reduces() || o.Collective == plan.Custom && o.Program != nil &&
+		o.Program.Reduces
 }
 
 // PointToPoint reports whether the operation is a send or a receive.
@@ -170,6 +195,9 @@ func (o *Operation) bytes(counts []uint64) []int64 {
 
 // known are the counts that all ranks know.
 func (o *Operation) known() []uint64 {
+	if o.Collective == plan.Custom {
+		return slices.Concat(o.InCounts, o.OutCounts)
+	}
 	switch o.form().known {
 	case inputs:
 		return o.InCounts
@@ -177,6 +205,17 @@ func (o *Operation) known() []uint64 {
 		return o.OutCounts
 	}
 	return nil
+}
+
+// byProgram is plan.Message.Schedule of what a program runs, but for AllToAll.
+const byProgram = 1
+
+// UseProgram has a message say which program runs the operation.
+func UseProgram(m *plan.Message, p *program.Checked) {
+	m.Digest ^= binary.LittleEndian.Uint64(p.Digest[:])
+	if m.Collective != uint8(plan.AllToAll) {
+		m.Schedule = byProgram
+	}
 }
 
 // Message says what the operation is, in what all ranks know of it, but for its schedule.
@@ -196,14 +235,14 @@ func (o *Operation) Message() plan.Message {
 	if f := o.form(); f.in != none || f.out != none {
 		m.DType = uint8(o.DType)
 	}
-	if o.Collective.Reduces() {
+	if o.Reduces() {
 		m.Op = uint8(o.Op)
 	}
 	if o.Collective.Rooted() {
 		m.Root = int32(o.Root)
 	}
-	if o.OfSplit {
-		m.Collective = uint8(plan.Split)
+	if o.PartOf != 0 {
+		m.Collective = uint8(o.PartOf)
 	}
 	return m
 }

@@ -22,7 +22,8 @@ func Name(operations []Operation) string {
 // come from a peer: its numbers need not name anything.
 func Describe(m plan.Message) string {
 	c := plan.Collective(m.Collective)
-	if c == plan.Barrier || c == plan.MonitoredBarrier || c == plan.Split {
+	switch c {
+	case plan.Barrier, plan.MonitoredBarrier, plan.Split, plan.RegisterProgram, plan.UnregisterProgram:
 		return c.String()
 	}
 	words := []string{reduce.DType(m.DType).String()}
@@ -32,8 +33,10 @@ func Describe(m plan.Message) string {
 	if c.Reduces() {
 		words = append(words, reduce.Op(m.Op).String())
 	}
-	if m.Schedule != 0 {
+	if m.Schedule != 0 && c == plan.AllToAll {
 		words = append(words, "schedule "+plan.Schedule(m.Schedule).String())
+	} else if m.Schedule != 0 {
+		words = append(words, "by a program")
 	}
 	if m.Root >= 0 {
 		words = append(words, fmt.Sprintf("root %d", m.Root))

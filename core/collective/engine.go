@@ -172,7 +172,7 @@ func (e *Engine) begin(p *work.Part) *fault.Error {
 	if op.Collective == plan.Broadcast {
 		b.In = op.Out
 	}
-	if op.Collective.Reduces() {
+	if op.Reduces() {
 		k, err := kernel.Of(op.DType, op.Op)
 		if err != nil {
 			return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.Message))
@@ -188,7 +188,7 @@ func (e *Engine) begin(p *work.Part) *fault.Error {
 	e.binding = b
 	e.begun, e.segments, e.current = true, nil, p.Plan
 	if p.Plan == nil {
-		e.layOut(op)
+		e.layOut(p)
 		e.segments, e.algorithm = e.laid.segments, e.laid.algorithm()
 		if e.shareable(op) {
 			e.current = e.direct(op)
@@ -238,7 +238,7 @@ func (e *Engine) drive(w *work.Work, p *work.Part, until time.Duration) Outcome 
 			}
 			return Outcome{Status: Done}
 		case exec.Indirect:
-			e.layOut(p.Operation)
+			e.layOut(p)
 			e.segments, e.algorithm = e.laid.segments, e.laid.algorithm()
 			return Outcome{Status: Done}
 		case exec.Blocked:
@@ -305,18 +305,18 @@ const fastPathMax = 1 << 20
 func (e *Engine) publish(p *work.Part) {
 	op := p.Operation
 	// Calls by the fast path name no schedule.
-	if p.Begun != nil || p.Plan != nil || op.OfSplit || op.Schedule != 0 || !e.Shape.AllMemory ||
-		e.Window.Layout.Ranks > exec.FastPathBlocks || op.Op == reduce.PreMulSum ||
+	if p.Begun != nil || p.Plan != nil || op.Program != nil || op.PartOf != 0 || op.Schedule != 0 ||
+		!e.Shape.AllMemory || e.Window.Layout.Ranks > exec.FastPathBlocks || op.Op == reduce.PreMulSum ||
 		e.Recovers && (op.Collective == plan.Reduce || op.Collective == plan.Broadcast) ||
 		op.Collective == plan.AllReduce && len(op.InCounts) != 1 || op.Largest() > fastPathMax {
 		return
 	}
 	k := exec.Known{Binding: e.binding, Element: op.DType.Size(), Collective: uint8(op.Collective),
-		DType: uint8(op.DType), Op: uint8(op.Op), Root: op.Root, InCounts: op.InCounts,
-		OutCounts: op.OutCounts}
+		DType: uint8(op.DType), Op: uint8(op.Op), Root: op.Root, Programs: int8(op.Programs),
+		InCounts: op.InCounts, OutCounts: op.OutCounts}
 	k.UsesIn, k.UsesOut = op.Uses(e.Rank)
 	k.Completes = e.Recovers && (op.Collective == plan.AllReduce || op.Collective == plan.Barrier)
-	e.layOut(op)
+	e.layOut(p)
 	direct := e.direct(op)
 	if compiled, err := e.compile(&e.laid.segments[0]); err == nil {
 		e.FastPath.Learn(&k, compiled, direct)

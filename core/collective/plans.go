@@ -10,12 +10,15 @@ import (
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/program"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/tune"
+	"github.com/goccl/goccl/core/work"
 )
 
 // layout is how an operation is made of plans. It is kept for the next one, which is often alike.
 type layout struct {
+	program    *tune.Registered // that makes them; nil: package plan does
 	collective plan.Collective
 	root       int
 	dtype      reduce.DType
@@ -29,44 +32,56 @@ type layout struct {
 	looked     bool
 }
 
-func (l *layout) fits(o *call.Operation, apart bool) bool {
-	return l.segments != nil && l.apart == apart && l.collective == o.Collective &&
+func (l *layout) fits(p *work.Part, apart bool) bool {
+	o := p.Operation
+	return l.segments != nil && l.apart == apart && l.program.Same(p.Program) &&
+		l.collective == o.Collective &&
 		l.root == o.Root && l.dtype == o.DType && l.op == o.Op &&
 		l.schedule == o.Schedule && slices.Equal(l.in, o.InCounts) && slices.Equal(l.out, o.OutCounts)
 }
 
 // algorithm is that of all segments.
-func (l *layout) algorithm() plan.Algorithm { return l.segments[0].Params.Algorithm }
+func (l *layout) algorithm() plan.Algorithm {
+	if l.program != nil {
+		return l.program.Algorithm()
+	}
+	return l.segments[0].Params.Algorithm
+}
 
 // compile returns the plan of a segment of the layout, and keeps it there if it is the only one.
 func (e *Engine) compile(s *tune.Segment) (*exec.Compiled, error) {
 	if e.laid.compiled != nil {
 		return e.laid.compiled, nil
 	}
-	compiled, err := e.plans.get(s.Params, e.laid.apart)
+	compiled, err := e.plans.get(s.Params, e.laid.program, e.laid.apart)
 	if err == nil && len(e.laid.segments) == 1 {
 		e.laid.compiled = compiled
 	}
 	return compiled, err
 }
 
-// layOut makes the layout that of an operation.
-func (e *Engine) layOut(op *call.Operation) {
+// layOut makes the layout that of a collective.
+func (e *Engine) layOut(p *work.Part) {
+	op := p.Operation
 	apart := !e.Shape.AllMemory && op.Disjoint()
-	if !e.laid.fits(op, apart) {
-		e.laid = layout{apart: apart, collective: op.Collective, root: op.Root, dtype: op.DType,
-			op: op.Op, schedule: op.Schedule, in: slices.Clone(op.InCounts),
-			out: slices.Clone(op.OutCounts), segments: e.Shape.Segments(op)}
+	if !e.laid.fits(p, apart) {
+		var by *program.Checked
+		if p.Program != nil {
+			by = p.Program.Checked
+		}
+		e.laid = layout{program: p.Program, apart: apart, collective: op.Collective, root: op.Root,
+			dtype: op.DType, op: op.Op, schedule: op.Schedule, in: slices.Clone(op.InCounts),
+			out: slices.Clone(op.OutCounts), segments: e.Shape.Segments(op, by)}
 	}
 }
 
 // direct returns the direct plan of an operation, nil where it has none or is too small for it. It
 // is kept with the layout, which is that operation's.
 func (e *Engine) direct(op *call.Operation) *exec.Compiled {
-	if e.Arena == nil {
+	l := &e.laid
+	if e.Arena == nil || l.program != nil {
 		return nil
 	}
-	l := &e.laid
 	if l.looked {
 		return l.direct
 	}
@@ -75,7 +90,7 @@ func (e *Engine) direct(op *call.Operation) *exec.Compiled {
 		l.looked = true
 		return nil
 	}
-	compiled, err := e.plans.get(p, false)
+	compiled, err := e.plans.get(p, nil, false)
 	if err != nil {
 		return nil // the other plan's error is told
 	}
@@ -89,6 +104,7 @@ type planCache struct {
 	plans map[planKey]*keptPlan
 	gets  uint64
 	bytes int64 // of C memory in all plans
+	last  *program.Planner
 
 	freeing func(*exec.Compiled) // told of a plan before it is freed
 }
@@ -106,6 +122,7 @@ const (
 // communicator's, and does not differ where collective and algorithm do not. Plans with different
 // keys are different; with the same key they may be, if not all blocks are equally long.
 type planKey struct {
+	program    *program.Checked // nil: package plan builds it
 	collective plan.Collective
 	algorithm  plan.Algorithm
 	radices    string // in words; "": there are none
@@ -164,13 +181,16 @@ type keptPlan struct {
 	got     uint64  // the number of the last get of it
 }
 
-// get returns a plan, for inputs and outputs that are apart or may not be. It stays until others
-// have been got: see leastPlans.
-func (c *planCache) get(p plan.Params, apart bool) (*exec.Compiled, error) {
+// get returns a plan, by a program or by package plan, for inputs and outputs that are apart or may
+// not be. It stays until others have been got: see leastPlans.
+func (c *planCache) get(p plan.Params, by *tune.Registered, apart bool) (*exec.Compiled, error) {
 	key := planKey{collective: p.Collective, algorithm: p.Algorithm, schedule: p.Schedule,
 		apart: apart, inPlace: p.InPlaceOfDirect, root: p.Root, elemSize: p.ElemSize,
 		partial: p.PartialSize, chunk: p.Chunk, oneShotMax: p.OneShotMax,
 		in: lengthsOf(p.InBytes), out: lengthsOf(p.OutBytes)}
+	if by != nil {
+		key.program, key.algorithm = by.Checked, by.Algorithm()
+	}
 	if len(p.Radices) > 0 {
 		key.radices = fmt.Sprint(p.Radices)
 	}
@@ -182,7 +202,7 @@ func (c *planCache) get(p plan.Params, apart bool) (*exec.Compiled, error) {
 		}
 		c.drop(key) // two lists of lengths have one digest
 	}
-	built, err := plan.Build(p)
+	built, err := c.build(p, by)
 	if err != nil {
 		return nil, err
 	}
@@ -199,6 +219,21 @@ func (c *planCache) get(p plan.Params, apart bool) (*exec.Compiled, error) {
 		c.drop(c.oldest())
 	}
 	return compiled, nil
+}
+
+// build makes a plan.
+func (c *planCache) build(p plan.Params, by *tune.Registered) (*plan.Plan, error) {
+	if by == nil {
+		return plan.Build(p)
+	}
+	if c.last == nil || c.last.Checked != by.Checked {
+		c.last = by.Planner()
+	}
+	built, err := c.last.Plan(p)
+	if err == nil {
+		built.Algorithm = by.Algorithm()
+	}
+	return built, err
 }
 
 // oldest is the plan that has not been got for longest.

@@ -3,7 +3,7 @@
 // knows what must be the same on all ranks.
 //
 // The package takes data and returns data. It reads the environment by functions that it is given,
-// and logs nothing.
+// and files only where an option names them, and logs nothing.
 package config
 
 import (
@@ -14,6 +14,7 @@ import (
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/bootstrap/etcd"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/program"
 )
 
 // Version is the library's.
@@ -70,6 +71,10 @@ type Config struct {
 	AllToAllSchedule string
 	Algorithms       string // see tune.ParseAlgorithms; the same on all ranks
 	Links            string // see tune.Links.Set; the same on all ranks
+	// Plans are files with programs, and folders with such files, separated by colons. They are
+	// registered in each group, and after each change of its members, if they fit. The same programs
+	// on all ranks.
+	Plans string
 	// MinSize is the least number of members with which Recover and Shrink go on; default 1. The same
 	// on all ranks.
 	MinSize int
@@ -92,6 +97,7 @@ type Completed struct {
 	Same     []bootstrap.Setting // what must be the same on all ranks
 	Settings map[string]Setting  // as they were given, by the names of their variables
 	Problems []string            // all that is refused
+	Programs []*program.Checked  // of Plans
 }
 
 // The sources of a [Setting].

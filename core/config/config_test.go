@@ -181,6 +181,7 @@ var texts = []struct {
 	{EnvAlgorithms, "allreduce:^one_shot,recursive_multiplying,hierarchical,binomial_tree",
 		"allreduce:two_shot,direct", func(c *Completed) string { return c.Algorithms }},
 	{EnvLinks, "tcp=1:2:3", "tcp=1:2:3", func(c *Completed) string { return c.Links }},
+	{EnvPlans, "testdata/copy.json", "copy 6ecff008", func(c *Completed) string { return c.Plans }},
 	{EnvQuorum, "any", "any", func(c *Completed) string { return c.Quorum }},
 	{EnvRecovery, "all", "survivors", func(c *Completed) string { return c.Recovery }},
 }
@@ -227,7 +228,7 @@ func TestProgramWins(t *testing.T) {
 	given := Config{Size: 1, Timeout: time.Hour, LivenessGrace: time.Second, MinSize: 2, HCA: "rxe0",
 		GIDIndex: "1", Transport: "shm", Net: "tcp", Interface: "lo", Secret: "mine",
 		Thresholds: "flat_max=2", AllToAllSchedule: "parallel", Algorithms: "allreduce:one_shot",
-		Links: "tcp=3:2:1", Quorum: QuorumMajority, Recovery: RecoverySurvivors}
+		Links: "tcp=3:2:1", Plans: "testdata", Quorum: QuorumMajority, Recovery: RecoverySurvivors}
 	set := environment{}
 	for _, c := range texts {
 		set[c.variable] = c.value
@@ -238,6 +239,7 @@ func TestProgramWins(t *testing.T) {
 			t.Errorf("%s: %+v", variable, all.Settings[variable])
 		}
 	}
+	given.Plans = "copy 6ecff008" // as ranks compare it
 	if !reflect.DeepEqual(all.Config, given) {
 		t.Errorf("%+v", all.Config)
 	}
@@ -288,15 +290,15 @@ func TestSame(t *testing.T) {
 		minSize     int
 		values      []string
 	}{
-		{nil, 0, []string{Version, "", "", "", "", "", "", "1", "majority", "step"}},
-		{set, 3, []string{Version, "tcp", "verbs", "flat_max=1", "window=2", algorithms, "tcp=1:2:3", "3",
-			"any", "survivors"}},
+		{nil, 0, []string{Version, "", "", "", "", "", "", "", "1", "majority", "step"}},
+		{set, 3, []string{Version, "tcp", "verbs", "flat_max=1", "window=2", algorithms, "tcp=1:2:3",
+			"copy 6ecff008", "3", "any", "survivors"}},
 	} {
 		var want []bootstrap.Setting
 		for i, name := range []string{"the version of GoCCL", "the transport (GOCCL_TRANSPORT)",
 			"the network (GOCCL_NET)", "GOCCL_THRESHOLDS",
 			"the all-to-all schedule (GOCCL_ALLTOALL_SCHEDULE)", "the choice of algorithms (GOCCL_ALGO)",
-			"what links cost (GOCCL_LINKS)", "the least size (GOCCL_MIN_SIZE)",
+			"what links cost (GOCCL_LINKS)", "the programs (GOCCL_PLANS)", "the least size (GOCCL_MIN_SIZE)",
 			"the quorum (GOCCL_QUORUM)",
 			"the recovery (GOCCL_RECOVERY)"} {
 			want = append(want, bootstrap.Setting{Name: name, Value: c.values[i]})

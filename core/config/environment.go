@@ -19,6 +19,7 @@ const (
 	EnvSchedule   = "GOCCL_ALLTOALL_SCHEDULE"
 	EnvAlgorithms = "GOCCL_ALGO"
 	EnvLinks      = "GOCCL_LINKS"
+	EnvPlans      = "GOCCL_PLANS"
 	EnvQuorum     = "GOCCL_QUORUM"
 	EnvRecovery   = "GOCCL_RECOVERY"
 	EnvInterface  = "GOCCL_SOCKET_IFNAME"

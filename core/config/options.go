@@ -88,6 +88,8 @@ var options = []option{
 		check: parsed("links (from the option or "+EnvLinks+") are ", func(s string) (string, error) {
 			return s, new(tune.Links).Set(s)
 		})},
+	{variable: EnvPlans, text: func(c *Completed) *string { return &c.Plans },
+		same: "the programs (" + EnvPlans + ")", check: readPrograms},
 	{variable: EnvMinSize, number: func(c *Completed) string { return numeral(c.MinSize) },
 		same: "the least size (" + EnvMinSize + ")", check: checkMinSize},
 	{variable: EnvQuorum, text: func(c *Completed) *string { return &c.Quorum },

@@ -10,6 +10,7 @@ import (
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/roster"
 	"github.com/goccl/goccl/core/suspended"
 	"github.com/goccl/goccl/core/transport"
@@ -180,7 +181,7 @@ func (e *Epoch) Meet(ctx context.Context) error {
 		defer cancel()
 	}
 	s := e.Service()
-	s.ofSplit = true
+	s.partOf = plan.Split
 	all, err := s.Gather(ctx, int64(AnswersOf(&e.Roster)))
 	if err != nil {
 		return err

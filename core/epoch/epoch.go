@@ -97,7 +97,7 @@ type Epoch struct {
 	trace  tracers
 
 	// How data moves. What follows is made once, and has locks of its own.
-	shape     tune.Shape
+	shape     tune.Shape // its programs are guarded by mu
 	waiting   exec.Waiting
 	poller    *transport.Poller // nil where there are no links
 	group     *transport.Group  // guarded by mu until attached
@@ -128,6 +128,10 @@ type Epoch struct {
 	tellers     sync.WaitGroup // goroutines that tell of refused calls
 	starting    sync.WaitGroup // works that are queued, and cannot end yet
 	splits      atomic.Uint64  // how many splits have been called
+	// registering is closed when the registration that is under way has ended; nil: none is. What
+	// comes after it in the order waits for it. Guarded by mu.
+	registering chan struct{}
+	programs    programs
 	inquiry     inquiry
 	monitored   *monitoredBarrier
 
@@ -173,6 +177,9 @@ func New(c *Config, ranks roster.Roster, number uint32) (*Epoch, error) {
 	}
 	if err := e.shape.CheckAlgorithms(); err != nil {
 		return nil, fmt.Errorf("%s: %w", config.EnvAlgorithms, err)
+	}
+	if err := e.registerSettings(); err != nil {
+		return nil, fmt.Errorf("%s: %w", config.EnvPlans, err)
 	}
 	oversubscribed := tune.Oversubscribed(at)[e.Peers[e.Rank].Host]
 	e.waiting = waiting(oversubscribed)
@@ -390,7 +397,8 @@ func (e *Epoch) message(op *call.Operation) plan.Message {
 // mu held.
 func (e *Epoch) openFastPath() {
 	if e.Failure() == nil && e.membership.Whole() && e.queue.Empty() && !e.order.Ahead() &&
-		e.shape.AllMemory && (!e.Recovers() || e.config.Suspended.Recovery() == nil) {
+		e.shape.AllMemory && e.registering == nil &&
+		(!e.Recovers() || e.config.Suspended.Recovery() == nil) {
 		e.fast.Open()
 	}
 }

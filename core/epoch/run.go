@@ -148,8 +148,9 @@ func (r *runner) algorithm(m plan.Message) plan.Algorithm {
 // title names a collective and, if it has begun and there is a choice, its algorithm.
 func (r *runner) title(m plan.Message, begun bool) string {
 	text := fmt.Sprintf("#%d %s", m.Sequence, call.Describe(m))
-	if begun && len(plan.Algorithms(plan.Collective(m.Collective))) > 1 {
-		text += " by " + r.algorithm(m).String()
+	c := plan.Collective(m.Collective)
+	if begun && (len(plan.Algorithms(c)) > 1 || c == plan.Custom) {
+		text += " by " + r.e.programs.algorithm(r.algorithm(m))
 	}
 	return text
 }

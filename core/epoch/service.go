@@ -17,7 +17,7 @@ import (
 type Service struct {
 	e       *Epoch
 	options Options
-	ofSplit bool
+	partOf  plan.Collective // the call that its collectives are parts of; 0: none
 }
 
 var _ suspended.Service = Service{}
@@ -28,7 +28,7 @@ func (e *Epoch) Service() Service {
 }
 
 // ServiceOfSplit returns collectives of a split, which users call, and which survivors complete.
-func (e *Epoch) ServiceOfSplit() Service { return Service{e: e, ofSplit: true} }
+func (e *Epoch) ServiceOfSplit() Service { return Service{e: e, partOf: plan.Split} }
 
 // Gather returns the numbers of all ranks, by rank.
 func (s Service) Gather(ctx context.Context, mine ...int64) ([]int64, error) {
@@ -36,7 +36,7 @@ func (s Service) Gather(ctx context.Context, mine ...int64) ([]int64, error) {
 	all := make([]int64, n*size)
 	var pin pinner
 	defer pin.Unpin()
-	op := call.Operation{Collective: plan.AllGather, DType: reduce.Int64, OfSplit: s.ofSplit,
+	op := call.Operation{Collective: plan.AllGather, DType: reduce.Int64, PartOf: s.partOf,
 		In: []unsafe.Pointer{pin.pin(&mine[0])}, InCounts: []uint64{uint64(n)}}
 	for r := range size {
 		op.Out = append(op.Out, pin.pin(&all[n*r]))
@@ -77,7 +77,7 @@ func (s Service) Barrier(ctx context.Context) error {
 // fails, because others may have begun the collective.
 func (s Service) run(ctx context.Context, op call.Operation) error {
 	o := s.options
-	o.WaitSoon = true
+	o.WaitSoon, op.Programs = true, call.NoProgram
 	if t, ok := ctx.Deadline(); ok {
 		o.Timeout = max(time.Until(t), 1) // 0 would mean the communicator's
 	}

@@ -22,7 +22,9 @@ type Options struct {
 	// already waits a little, so that a short operation has ended when it returns.
 	WaitSoon bool
 	Internal bool // they do not wait for a recovery, which they are a part of
-	FailFast bool // they fail where a member dies: nobody completes them
+	// Registers tells that they are the registration which others wait for.
+	Registers bool
+	FailFast  bool // they fail where a member dies: nobody completes them
 }
 
 // ErrOver tells that operations were not started, because the members recover by themselves, or
@@ -40,6 +42,12 @@ func (e *Epoch) Start(o Options, operations []call.Operation) (*work.Work, error
 
 	if len(parts) > 0 {
 		e.lockOrder()
+		for !o.Registers && e.registering != nil {
+			ended := e.registering
+			e.mu.Unlock()
+			<-ended
+			e.lockOrder()
+		}
 	} else {
 		e.mu.Lock()
 	}
@@ -54,6 +62,7 @@ func (e *Epoch) Start(o Options, operations []call.Operation) (*work.Work, error
 	w.SetTimeout(e.timeoutOf(o))
 	var mismatch *fault.Error
 	for i := range parts {
+		e.useProgram(&parts[i])
 		err := e.order.Start(&parts[i].Message)
 		if mismatch == nil {
 			mismatch = err

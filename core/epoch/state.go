@@ -6,7 +6,6 @@ import (
 	"github.com/goccl/goccl/core/agreement"
 	"github.com/goccl/goccl/core/endpoint"
 	"github.com/goccl/goccl/core/fault"
-	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/tune"
 )
 
@@ -48,9 +47,11 @@ func (e *Epoch) Kind(peer int) string {
 	return e.group.Kind(peer)
 }
 
-// Algorithm returns the algorithm by which the collective of a sequence number ran: see
-// [exec.FastPath.Algorithm].
-func (e *Epoch) Algorithm(sequence uint64) plan.Algorithm { return e.fast.Algorithm(sequence) }
+// Algorithm names the algorithm by which the collective of a sequence number ran: see
+// [exec.FastPath.Algorithm]. Of a registered program it is "plan:" and its name.
+func (e *Epoch) Algorithm(sequence uint64) string {
+	return e.programs.algorithm(e.fast.Algorithm(sequence))
+}
 
 // Err returns the first cause of the epoch's failure. Without a failure it returns what has ended a
 // peer that said no goodbye, though nothing has needed the peer yet. It returns nil if there is

@@ -104,7 +104,7 @@ func (e *Epoch) ranInC() (tell func()) {
 		}
 		for _, r := range all {
 			e.trace.collectives.Debug(call.Describe(r.Message)+" has run by the fast path", "sequence",
-				r.Sequence, "algorithm", r.Algorithm.String())
+				r.Sequence, "algorithm", e.programs.algorithm(r.Algorithm))
 		}
 	}
 }
@@ -119,5 +119,5 @@ func (e *Epoch) traceEnd(p *work.Part, err *fault.Error) {
 		cause = err
 	}
 	logs.Ended(e.trace.collectives, call.Describe(p.Message), cause,
-		"sequence", p.Message.Sequence, "algorithm", e.runner.algorithm(p.Message).String())
+		"sequence", p.Message.Sequence, "algorithm", e.programs.algorithm(e.runner.algorithm(p.Message)))
 }

@@ -89,9 +89,7 @@ func (s *FastPath) Use(r *Run, rank int) {
 	atomic.StoreUint64((*uint64)(&s.c.sequence), 0)
 	clear(s.history())
 	clear(unsafe.Slice(s.c.ran, s.c.kept))
-	clear(s.c.known[:])
-	clear(s.plan[:])
-	clear(s.direct[:])
+	s.ForgetAll()
 	s.c.oldest = 0
 	for i := range s.c.results {
 		s.c.results[i].sequence = 0
@@ -333,6 +331,7 @@ type Known struct {
 	Element               int // bytes
 	Collective, DType, Op uint8
 	Root                  int
+	Programs              int8     // as of the call
 	InCounts, OutCounts   []uint64 // elements, by block
 	UsesIn, UsesOut       bool     // this rank has these buffers
 	Completes             bool     // survivors complete it where a rank dies in it
@@ -348,7 +347,7 @@ func (s *FastPath) Learn(k *Known, p, direct *Compiled) {
 	e := C.goccl_known{plan: p.c, kernels: (*C.goccl_kernel)(k.Kernels), inputs: C.double(k.Factor[0]),
 		element: C.size_t(k.Element), message: toC(k.Message),
 		collective: C.uint8_t(k.Collective), dtype: C.uint8_t(k.DType), op: C.uint8_t(k.Op),
-		root: C.int32_t(k.Root), completes: flag(k.Completes),
+		root: C.int32_t(k.Root), programs: C.int8_t(k.Programs), completes: flag(k.Completes),
 		n_in: C.uint32_t(len(k.InCounts)), n_out: C.uint32_t(len(k.OutCounts)), uses_in: flag(k.UsesIn),
 		uses_out: flag(k.UsesOut)}
 	e.message.sequence = 0
@@ -382,6 +381,13 @@ func flag(b bool) C.uint32_t {
 		return 1
 	}
 	return 0
+}
+
+// ForgetAll forgets all collectives: others may run them now.
+func (s *FastPath) ForgetAll() {
+	clear(s.c.known[:])
+	clear(s.plan[:])
+	clear(s.direct[:])
 }
 
 // Forget forgets the collectives with a plan, which is about to be freed.

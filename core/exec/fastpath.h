@@ -20,6 +20,7 @@ typedef struct {
   uint8_t collective;
   uint8_t dtype;
   uint8_t op;
+  int8_t programs; /* of package call */
   int32_t root;
   uint32_t ranks; /* that the caller takes the communicator to have */
   uint32_t n_in;
@@ -44,6 +45,7 @@ typedef struct {
   uint8_t collective;
   uint8_t dtype;
   uint8_t op;
+  int8_t programs;
   int32_t root;
   uint32_t n_in;
   uint32_t n_out;

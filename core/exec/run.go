@@ -194,7 +194,7 @@ const (
 type Run struct {
 	lane *Lane
 	c    *C.goccl_run_state
-	// C memory: in, then out, then operands: a source and a destination a rank
+	// C memory: in, then out, then operands: a source and a destination a rank, or two of each
 	pointers []unsafe.Pointer
 	held     int64 // bytes of scratch memory
 }
@@ -236,7 +236,7 @@ type Binding struct {
 
 // Bind readies the run for the plans of an operation.
 func (r *Run) Bind(b Binding) error {
-	need := len(b.In) + len(b.Out) + 2*r.lane.window.Layout.Ranks
+	need := len(b.In) + len(b.Out) + 2*max(r.lane.window.Layout.Ranks, 2)
 	if need > len(r.pointers) {
 		var a allocator
 		p := alloc[unsafe.Pointer](&a, need)

@@ -18,12 +18,23 @@ func (o *Order) Differ(mine plan.Message, peer int, seen plan.Message) *fault.Er
 	if mine.Sequence != seen.Sequence {
 		b += fmt.Sprintf(" as its #%d", seen.Sequence)
 	} else if call.Describe(mine) == call.Describe(seen) {
-		b += " with other counts"
+		b += otherwise(mine)
 	}
 	if peer < o.rank {
 		a, b = b, a
 	}
 	return o.mismatch(mine, peer, seen, "collective mismatch at #%d: %s, but %s", mine.Sequence, a, b)
+}
+
+// otherwise is in what two calls differ whose words are the same.
+func otherwise(m plan.Message) string {
+	switch {
+	case plan.Collective(m.Collective) == plan.AllToAll: // whose counts are no part of messages
+		return " by another program"
+	case m.Schedule != 0:
+		return " with other counts or by another program"
+	}
+	return " with other counts"
 }
 
 // Traffic is what one direction of a pair carries, as one of the two ranks sees it.

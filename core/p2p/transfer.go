@@ -284,7 +284,7 @@ func (e *Engine) bind(t *transfer) *fault.Error {
 	}
 	sized := *t.op
 	sized.Root = t.peer
-	t.segments = e.Shape.Segments(&sized)
+	t.segments = e.Shape.Segments(&sized, nil)
 	return e.begin(t)
 }
 

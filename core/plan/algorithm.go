@@ -29,7 +29,9 @@ const (
 	Windowed                              // the root sends to each rank what that has asked for
 	Dissemination                         // in rounds, each over twice the distance
 	RecursiveMultiplying                  // in levels, in each of which a rank sends all that it has
-	Registered                            // as a program says, which a user has written
+	// Registered is as a program says, which a user has written. Those that a group has registered are
+	// the numbers behind it.
+	Registered
 )
 
 var algorithmNames = [...]string{"", "one_shot", "two_shot", "hierarchical", "direct", "flat",
@@ -41,10 +43,7 @@ func (a Algorithm) InLevels() bool { return a == RecursiveMultiplying || a == Hi
 
 // String is the name by which users know the algorithm, "" of PointToPoint.
 func (a Algorithm) String() string {
-	if int(a) < len(algorithmNames) {
-		return algorithmNames[a]
-	}
-	return fmt.Sprintf("algorithm(%d)", uint8(a))
+	return algorithmNames[min(a, Registered)]
 }
 
 // method is how a collective is done by an algorithm.

@@ -15,9 +15,13 @@ type Message struct {
 	Schedule        uint8
 }
 
-// Split is the collective of what a split of a communicator calls, in place of those that it is
-// made of: peers and errors name what was called, and a peer's own collective never meets it.
-const Split Collective = math.MaxUint8 - 1
+// These stand in messages for the collectives that a call is made of: peers and errors name what
+// was called, and a peer's own collective never meets it.
+const (
+	Split Collective = math.MaxUint8 - 1 - iota
+	RegisterProgram
+	UnregisterProgram
+)
 
 // Name is the name of the collective, as in "allreduce".
 func (m Message) Name() string { return Collective(m.Collective).String() }

@@ -114,8 +114,13 @@ var collectiveNames = [...]string{"allreduce", "reduce", "broadcast", "allgather
 	"custom"}
 
 func (c Collective) String() string {
-	if c == Split {
+	switch c {
+	case Split:
 		return "split"
+	case RegisterProgram:
+		return "program_register"
+	case UnregisterProgram:
+		return "program_unregister"
 	}
 	if int(c) < len(collectiveNames) {
 		return collectiveNames[c]

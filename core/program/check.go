@@ -1,6 +1,7 @@
 package program
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"slices"
 
@@ -18,15 +19,18 @@ type Facts struct {
 	SameBits bool
 	// Partial tells that some sums are not over all ranks.
 	Partial bool
+	// Reduces tells that there are sums.
+	Reduces bool
 }
 
-// Checked is a program that is right. One goroutine at a time may use it.
+// Checked is a program that is right. It never changes.
 type Checked struct {
 	Program
 	Facts
-	runs  []run
-	trees *trees
-	lists *lists // of the last plan
+	// Digest stands for what the program does: its name and the lines of its moves do not count.
+	Digest [sha256.Size]byte
+	runs   []run
+	trees  *trees
 }
 
 // Check runs a program's moves in their order, without data. The error says which move is wrong,
@@ -53,8 +57,7 @@ func Check(p Program) (*Checked, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &Checked{Program: p, Facts: apart.facts(true, false), runs: apart.runs,
-			trees: apart.trees}, nil
+		return &Checked{p, apart.facts(true, false), p.digest(), apart.runs, apart.trees}, nil
 	}
 	same := newChecker(&p, true)
 	errInPlace := same.check()
@@ -68,8 +71,7 @@ func Check(p Program) (*Checked, error) {
 	default:
 		return nil, err
 	}
-	return &Checked{Program: p, Facts: c.facts(err == nil, errInPlace == nil), runs: c.runs,
-		trees: c.trees}, nil
+	return &Checked{p, c.facts(err == nil, errInPlace == nil), p.digest(), c.runs, c.trees}, nil
 }
 
 // value is what a chunk holds: a sum, or a raw contribution, of a chunk of a block.
@@ -99,9 +101,9 @@ type checker struct {
 	at    int // the present move
 	runs  []run
 
-	canonical, partial bool
-	to, from           []int32 // of the present chunk
-	operands           []int32
+	canonical, partial, reduces bool
+	to, from                    []int32 // of the present chunk
+	operands                    []int32
 }
 
 func newChecker(p *Program, same bool) *checker {
@@ -228,6 +230,7 @@ func (c *checker) do(m *Move, i int) error {
 		c.from, c.operands = append(c.from, n), append(c.operands, got.tree)
 	}
 	if len(m.From) > 1 {
+		c.reduces = true
 		n, err := c.reduce(m, i)
 		if err != nil {
 			return err
@@ -353,7 +356,7 @@ func (c *checker) chunkText(v value) string {
 // facts are what the run has found.
 func (c *checker) facts(apart, same bool) Facts {
 	f := Facts{InPlace: same, OutOfPlace: apart, Canonical: c.canonical, SameBits: true,
-		Partial: c.partial}
+		Partial: c.partial, Reduces: c.reduces}
 	if c.Collective != plan.AllReduce {
 		return f // no two ranks have the same result
 	}

@@ -76,14 +76,17 @@ func TestFacts(t *testing.T) {
 		p    Program
 		want Facts
 	}{
-		{twoShot(4, 1), Facts{InPlace: true, OutOfPlace: true, Canonical: true, SameBits: true}},
-		{oneShot(4, 1), Facts{OutOfPlace: true, Canonical: true, SameBits: true}},
-		{twoShotInPlace(4, 1), Facts{InPlace: true, OutOfPlace: true, Canonical: true, SameBits: true}},
+		{twoShot(4, 1), Facts{InPlace: true, OutOfPlace: true, Canonical: true, SameBits: true,
+			Reduces: true}},
+		{oneShot(4, 1), Facts{OutOfPlace: true, Canonical: true, SameBits: true, Reduces: true}},
+		{twoShotInPlace(4, 1), Facts{InPlace: true, OutOfPlace: true, Canonical: true, SameBits: true,
+			Reduces: true}},
 		{inPlaceAllGather(4, 1), Facts{InPlace: true, Canonical: true, SameBits: true}},
 		{directAllToAll(4, 1), Facts{OutOfPlace: true, Canonical: true, SameBits: true}},
 		{hierarchical(5, 1), Facts{InPlace: true, OutOfPlace: true, Canonical: true, SameBits: true,
-			Partial: true}},
-		{ringAllReduce(5, 1), Facts{InPlace: true, OutOfPlace: true, SameBits: true, Partial: true}},
+			Partial: true, Reduces: true}},
+		{ringAllReduce(5, 1), Facts{InPlace: true, OutOfPlace: true, SameBits: true, Partial: true,
+			Reduces: true}},
 	} {
 		got, err := Check(c.p)
 		if err != nil {
@@ -112,7 +115,7 @@ func TestPlanRefuses(t *testing.T) {
 		{directAllToAll(2, 1), func(q *plan.Params) {
 			q.InBytes, q.OutBytes = []int64{4, 8}, []int64{4, 8}
 		}, "all equally long"},
-		{halo(3, 1), func(q *plan.Params) { q.InBytes = []int64{404} }, "chunks of whole elements"},
+		{halo(3, 1), func(q *plan.Params) { q.InBytes = []int64{404} }, "which are equally long"},
 	} {
 		checked, err := Check(c.p)
 		if err != nil {
@@ -122,7 +125,7 @@ func TestPlanRefuses(t *testing.T) {
 			scratch: 1 << 20}
 		q := j.rank(0)
 		c.change(&q)
-		if _, err := checked.Plan(q); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := checked.Planner().Plan(q); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("want an error with %q, got %v", c.want, err)
 		}
 	}

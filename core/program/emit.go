@@ -15,11 +15,10 @@ import (
 // So the order, with these steps in it, is a complete run of all ranks in which no ring holds more
 // than Slots-1 messages. By the argument at [plan.Verify] no other run gets stuck.
 type emitter struct {
-	*Checked
+	*Planner
 	*sizes
-	lists *lists
-	q     *plan.Params
-	rank  int
+	q    *plan.Params
+	rank int
 
 	steps  []plan.Step
 	waits  []int32 // by peer
@@ -84,8 +83,8 @@ const (
 	atHome
 )
 
-func newEmitter(c *Checked, q *plan.Params, s *sizes) *emitter {
-	return &emitter{Checked: c, sizes: s, lists: c.lists, q: q, rank: q.Rank,
+func newEmitter(c *Planner, q *plan.Params, s *sizes) *emitter {
+	return &emitter{Planner: c, sizes: s, q: q, rank: q.Rank,
 		used: make([]bool, c.Scratch+c.Out+c.In)}
 }
 

@@ -95,11 +95,11 @@ type lister struct {
 }
 
 // list makes the lists for messages of so many chunks at most.
-func (c *Checked) list(most int32, wide bool) *lists {
+func (c *Planner) list(most int32, wide bool) *lists {
 	if c.lists != nil && c.lists.most == most && c.lists.wide == wide {
 		return c.lists
 	}
-	l := &lister{Checked: c, pairs: map[[2]int32]int32{}, lists: &lists{most: most, wide: wide,
+	l := &lister{Checked: c.Checked, pairs: map[[2]int32]int32{}, lists: &lists{most: most, wide: wide,
 		ranks: make([][]entry, c.Ranks), finals: make([][]source, c.Ranks)}}
 	l.now, l.touched = make([]int32, c.Ranks*c.each()), make([]int32, c.Ranks*c.each())
 	for i := range l.now {

@@ -2,13 +2,24 @@ package program
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/goccl/goccl/core/plan"
 )
 
+// Planner makes the plans of a program. One goroutine at a time may use it.
+type Planner struct {
+	*Checked
+	trees *trees // those of the program, and what its plans have between
+	lists *lists // of the last plan
+}
+
+// Planner makes a planner.
+func (c *Checked) Planner() *Planner { return &Planner{Checked: c, trees: c.trees.clone()} }
+
 // Plan makes the plan of rank q.Rank. Ranks that give matching parameters get plans that fit
 // together. Parameters that say how builders of package plan do something have no effect.
-func (c *Checked) Plan(q plan.Params) (*plan.Plan, error) {
+func (c *Planner) Plan(q plan.Params) (*plan.Plan, error) {
 	fail := func(err error) error { return fmt.Errorf("program %q: %w", c.Name, err) }
 	q.Algorithm = plan.Registered
 	if err := c.fits(&q); err != nil {
@@ -38,15 +49,55 @@ func (c *Checked) Plan(q plan.Params) (*plan.Plan, error) {
 	return p, nil
 }
 
+// Does refuses a collective among so many ranks, with a root, that is not the program's.
+func (p *Program) Does(c plan.Collective, ranks, root int) error {
+	switch {
+	case c != p.Collective:
+		return fmt.Errorf("is of %v, not of %v", p.Collective, c)
+	case ranks != p.Ranks:
+		return fmt.Errorf("is for %d ranks, not for %d", p.Ranks, ranks)
+	case c.Rooted() && root != p.Root:
+		return fmt.Errorf("has root %d, not %d", p.Root, root)
+	}
+	return nil
+}
+
+// Fits refuses a group of so many ranks, as many on each host in order or 0, for a collective with
+// a root.
+func (p *Program) Fits(c plan.Collective, ranks, root, perHost int) error {
+	if err := p.Does(c, ranks, root); err != nil {
+		return err
+	}
+	if p.PerHost > 0 && p.PerHost != perHost {
+		return fmt.Errorf("is for %d ranks on each host, in their order, which this group does not have",
+			p.PerHost)
+	}
+	return nil
+}
+
+// CheckCounts refuses numbers of elements that the program cannot cut into chunks.
+func (p *Program) CheckCounts(in, out []uint64) error {
+	switch p.Collective {
+	case plan.Custom:
+		_, err := p.customChunk(int64(in[0]), int64(out[0]))
+		return err
+	case plan.AllToAll:
+		for _, n := range slices.Concat(in, out) {
+			if n != in[0] {
+				return fmt.Errorf("is of alltoall: all blocks must be equally long; there are %d and %d "+
+					"elements", in[0], n)
+			}
+		}
+	}
+	return nil
+}
+
 // fits refuses parameters that are not those of the program.
 func (c *Checked) fits(q *plan.Params) error {
+	if err := c.Does(q.Collective, q.Size, q.Root); err != nil {
+		return err
+	}
 	switch {
-	case q.Collective != c.Collective:
-		return fmt.Errorf("is of %v, not of %v", c.Collective, q.Collective)
-	case q.Size != c.Ranks:
-		return fmt.Errorf("is for %d ranks, not for %d", c.Ranks, q.Size)
-	case c.Collective.Rooted() && q.Root != c.Root:
-		return fmt.Errorf("has root %d, not %d", c.Root, q.Root)
 	case !c.Canonical && !q.AnyOrder:
 		return fmt.Errorf("sums in an order of its own, which is not allowed here")
 	case c.Collective == plan.Custom && q.PartialSize > 0:

@@ -72,9 +72,10 @@ func (j *job) prove(c *Checked, rnd *rand.Rand) (err error) {
 		}
 	}()
 	plans, params := make([]*plan.Plan, j.Ranks), make([]plan.Params, j.Ranks)
+	planner := c.Planner()
 	for r := range plans {
 		params[r] = j.rank(r)
-		if plans[r], err = c.Plan(params[r]); err != nil {
+		if plans[r], err = planner.Plan(params[r]); err != nil {
 			return err
 		}
 	}

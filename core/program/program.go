@@ -7,7 +7,7 @@
 // planned.
 //
 // [Check] runs the moves without data and says what comes of them, or which one is wrong. What it
-// has checked has a plan for each rank: see [Checked.Plan].
+// has checked has a plan for each rank: see [Planner.Plan].
 //
 // # Chunks
 //
@@ -45,7 +45,7 @@ const (
 	MostRanks  = 4096
 	MostChunks = 1 << 16 // of each of a rank's input, output and scratch memory
 	MostMoves  = 1_000_000
-	mostName   = 64
+	MostName   = 64
 	mostLine   = 256
 	// mostPlaces is how many chunks all ranks may have together.
 	mostPlaces = 1 << 24
@@ -181,9 +181,9 @@ func (p *Program) check() error {
 	if !hasData(p.Collective) {
 		return fmt.Errorf("collective is %v; it must be one that carries data, or custom", p.Collective)
 	}
-	if len(p.Name) > mostName || !printable(p.Name) {
+	if len(p.Name) > MostName || !printable(p.Name) {
 		return fmt.Errorf("name is %q; it must be at most %d printable ASCII characters", p.Name,
-			mostName)
+			MostName)
 	}
 	for _, n := range []struct {
 		what             string

@@ -18,11 +18,12 @@ const (
 // Prove makes the plans of all ranks for a larger buffer of about so many bytes, and proves that
 // they are right together: see [plan.Verify]. It returns how many bytes that are.
 func (c *Checked) Prove(bytes int64) ([]*plan.Plan, int64, error) {
+	planner := c.Planner()
 	plans, params := make([]*plan.Plan, c.Ranks), make([]plan.Params, c.Ranks)
 	var err error
 	for r := range plans {
 		params[r], bytes = c.params(r, bytes)
-		if plans[r], err = c.Plan(params[r]); err != nil {
+		if plans[r], err = planner.Plan(params[r]); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -36,6 +37,17 @@ func (c *Checked) Prove(bytes int64) ([]*plan.Plan, int64, error) {
 		}
 	}
 	return plans, bytes, nil
+}
+
+// CheckScratch refuses a program that needs more than MostScratch, however little of the data is
+// under way at once.
+func (c *Checked) CheckScratch() error {
+	q, _ := c.params(0, int64(max(c.In, c.Out))*align)
+	if q.ElemSize = 1; c.Partial && c.Collective.Reduces() {
+		q.PartialSize = 4 // the longest beside their elements
+	}
+	_, err := c.Planner().Plan(q)
+	return err
 }
 
 // params are those of a rank whose larger buffer has about so many bytes, and how many it has.

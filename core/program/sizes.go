@@ -38,7 +38,7 @@ func (s *sizes) span(block, chunk, count int32, w window) (off, bytes int64) {
 }
 
 // sizesOf cuts data into chunks and windows.
-func (c *Checked) sizesOf(q *plan.Params) (*sizes, error) {
+func (c *Planner) sizesOf(q *plan.Params) (*sizes, error) {
 	s := &sizes{scale: 1}
 	if c.Partial && q.PartialSize > 0 {
 		s.scale = q.PartialSize / q.ElemSize
@@ -123,22 +123,27 @@ func (c *Checked) cut(q *plan.Params, s *sizes) error {
 // cutCustom finds how long the chunks of a Custom collective are, all of which are equally long.
 func (c *Checked) cutCustom(q *plan.Params, s *sizes) error {
 	in, out := q.InBytes[0], q.OutBytes[0]
-	each := int64(0)
-	if c.In > 0 {
-		each = in / int64(c.In)
+	each, err := c.customChunk(in/q.ElemSize, out/q.ElemSize)
+	s.lengths, s.chunks = []int64{math.MaxInt64}, []int64{each * q.ElemSize}
+	return err
+}
+
+// customChunk is how many elements a chunk of a Custom collective has, of so many in all.
+func (p *Program) customChunk(in, out int64) (each int64, err error) {
+	if p.In > 0 {
+		each = in / int64(p.In)
 	} else {
-		each = out / int64(c.Out)
+		each = out / int64(p.Out)
 	}
-	if int64(c.In)*each != in || int64(c.Out)*each != out || each%q.ElemSize != 0 {
-		return fmt.Errorf("the input has %d bytes, and the output %d; they must be %d and %d chunks "+
-			"of whole elements, all of which are equally long", in, out, c.In, c.Out)
+	if int64(p.In)*each != in || int64(p.Out)*each != out {
+		return 0, fmt.Errorf("the input has %d elements, and the output %d; they must be %d and %d "+
+			"chunks, all of which are equally long", in, out, p.In, p.Out)
 	}
-	s.lengths, s.chunks = []int64{math.MaxInt64}, []int64{each}
-	return nil
+	return each, nil
 }
 
 // cutWindows makes windows of so many bytes, and finds how many are under way at once.
-func (s *sizes) cutWindows(c *Checked, part, longest int64) {
+func (s *sizes) cutWindows(c *Planner, part, longest int64) {
 	s.windows = s.windows[:0]
 	add := func(set int, bytes int64) {
 		for lo := int64(0); lo == 0 || lo < bytes; lo += part {

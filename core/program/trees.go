@@ -3,6 +3,7 @@ package program
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -30,6 +31,11 @@ func newTrees(ranks int) *trees {
 		t.all[r+1] = tree{[]span{{int32(r), int32(r) + 1}}, true}
 	}
 	return t
+}
+
+// clone is trees of which more can be made.
+func (t *trees) clone() *trees {
+	return &trees{size: t.size, all: slices.Clone(t.all), numbers: maps.Clone(t.numbers)}
 }
 
 func raw(rank int) int32 { return int32(rank) + 1 }

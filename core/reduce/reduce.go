@@ -147,6 +147,17 @@ func Nests(d DType, o Op) bool {
 	return false
 }
 
+// IsExact tells whether all orders of the inputs give the same bits.
+func IsExact(d DType, o Op) bool {
+	switch o {
+	case Sum, Product:
+		return d <= Uint64 || d == Bool
+	case Min, Max, BAnd, BOr, BXor:
+		return true
+	}
+	return false
+}
+
 // PartialSize is the number of bytes of a partial sum, or product, of elements where that is
 // something else than an element, so that ranks which exchange some reduce in stages. It is 0 where
 // the op nests, and of averages of integers below 64 bits, which have no stages.

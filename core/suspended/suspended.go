@@ -43,6 +43,9 @@ import (
 
 // Completes reports whether survivors complete a collective.
 func Completes(op *call.Operation) bool {
+	if op.Program != nil { // which is for as many ranks as there were
+		return false
+	}
 	switch op.Collective {
 	case plan.AllReduce, plan.Reduce, plan.Broadcast:
 		return op.Total() <= completion.MaxBytes

@@ -123,7 +123,7 @@ func verifyForced(t *testing.T, at Topology, forced Algorithms, op call.Operatio
 		if op.Collective == plan.AllGather || op.Collective == plan.Gather {
 			op.InCounts = op.OutCounts[s.Rank:][:1]
 		}
-		segments := s.Segments(&op)
+		segments := s.Segments(&op, nil)
 		with := []plan.Params{segments[0].Params}
 		if p, ok := s.Direct(&op, segments); ok {
 			direct, with = true, append(with, p)

@@ -116,7 +116,7 @@ func NewGroup(function string, q Question, o Options) (*Group, error) {
 	if err := g.shape.CheckAlgorithms(); err != nil {
 		return nil, fault.Errorf(fault.ErrInvalidArgument, "%s: %v", function, err)
 	}
-	g.Links, g.segments = g.shape.links, g.shape.Segments(op)
+	g.Links, g.segments = g.shape.links, g.shape.Segments(op, nil)
 	return g, nil
 }
 
@@ -208,7 +208,7 @@ func (q *Question) operation(function string) (*call.Operation, error) {
 
 // explain is what rank 0 of the shape does.
 func (s *Shape) explain(op *call.Operation, turns int) (*Explanation, error) {
-	segments := s.Segments(op)
+	segments := s.Segments(op, nil)
 	p := segments[0].Params
 	e := &Explanation{Algorithm: p.Algorithm.String(), Ordered: p.Order != nil,
 		Plans: len(segments), Chunk: p.Chunk}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/program"
 )
 
 // Lanes is how many lanes a window has: one for collectives, one for sends and receives.
@@ -80,6 +81,7 @@ type Shape struct {
 	StreamMinSet bool
 
 	ports    []bool // see Options; nil: there are none in the group
+	programs []*Registered
 	longMost int64
 	byReads  [CheapReads + 1]Thresholds // by how fast it is to read the memory of others: see Agree
 }
@@ -206,30 +208,42 @@ func (s *Shape) Params(op *call.Operation) plan.Params {
 	return p
 }
 
-// Segment is a plan that moves a part of an operation.
+// Segment is a plan that moves a part of an operation, by a builder of package plan or as a program
+// says.
 type Segment struct {
 	Params plan.Params
 	Offset int64 // of the part in each block, in bytes
 }
 
-// Segments cuts an operation into plans of bounded length, all by the algorithm that Choose names.
-func (s *Shape) Segments(op *call.Operation) []Segment {
-	p, most := s.Params(op), int64(op.Largest())
+// Segments cuts an operation into plans of bounded length, all by a program, or where that is nil
+// by the algorithm that Choose names.
+func (s *Shape) Segments(op *call.Operation, by *program.Checked) []Segment {
+	if by != nil {
+		return cut(op, s.programParams(op, by))
+	}
+	p := s.Params(op)
+	all := cut(op, p)
+	inPlace := s.hasDirect(&p, &all[0].Params)
+	for i := range all {
+		all[i].Params.InPlaceOfDirect = inPlace
+	}
+	return all
+}
+
+// cut cuts an operation into plans of bounded length.
+func cut(op *call.Operation, p plan.Params) []Segment {
+	most := int64(op.Largest())
 	blocks := max(len(p.InBytes), len(p.OutBytes), 1)
 	step := max(int64(segmentBytes)/int64(blocks)&^4095, 4096)
-	// With splits only a pair knows how much it moves, so the ranks could not agree on segments.
-	if most <= step || op.Collective == plan.AllToAll {
-		p.InPlaceOfDirect = s.hasDirect(&p, &p)
+	// With splits only a pair knows how much it moves, so the ranks could not agree on segments. Of
+	// Custom any chunk may go anywhere.
+	if most <= step || op.Collective == plan.AllToAll || op.Collective == plan.Custom {
 		return []Segment{{Params: p}}
 	}
 	var all []Segment
 	for offset := int64(0); offset < most; offset += step {
 		q := p
 		q.InBytes, q.OutBytes = clip(p.InBytes, offset, step), clip(p.OutBytes, offset, step)
-		if offset == 0 {
-			p.InPlaceOfDirect = s.hasDirect(&p, &q)
-		}
-		q.InPlaceOfDirect = p.InPlaceOfDirect
 		all = append(all, Segment{q, offset})
 	}
 	return all

@@ -112,7 +112,7 @@ func verify(t *testing.T, at Topology, schedule plan.Schedule, c plan.Collective
 	for _, s := range shapesOf(t, at) {
 		s.Schedule = schedule
 		op := operation(c, at.Size, n)
-		segments = append(segments, s.Segments(&op))
+		segments = append(segments, s.Segments(&op, nil))
 	}
 	for i := range segments[0] {
 		plans, params := make([]*plan.Plan, at.Size), make([]plan.Params, at.Size)
@@ -249,7 +249,7 @@ func choice(t *testing.T, shapes []Shape, op call.Operation) string {
 	text, most := "", -1
 	for rank := range 2 {
 		s := &shapes[rank]
-		segments := s.Segments(&op)
+		segments := s.Segments(&op, nil)
 		p, err := plan.Build(segments[0].Params)
 		if err != nil {
 			t.Fatal(err)

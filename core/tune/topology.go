@@ -27,6 +27,8 @@ type Topology struct {
 	// Group is how many ranks, from each multiple of it on, are on one host (at the end they may be
 	// fewer): the largest power of two of which that holds; 0: only 1 is, or all are on one host.
 	Group int
+	// PerHost is how many ranks each host has, if they are in order, as many on each; 0: they are not.
+	PerHost int
 	// Domain is the same of ranks whose CPUs are in one domain: those that share a NUMA node and the
 	// last-level cache. 0: only 1 is, or a host has no several.
 	Domain int
@@ -56,11 +58,31 @@ func Survey(places []Place) Topology {
 	t.RDMA = t.MultiHost && first.Fabric != "" &&
 		!slices.ContainsFunc(places, func(p Place) bool { return p.Fabric != first.Fabric })
 	t.Group, t.Domain = groups(places)
+	t.PerHost = perHost(places)
 	order, sorted := nearTogether(places)
 	if group, domain := groups(sorted); group > t.Group || group == t.Group && domain > t.Domain {
 		t.Order, t.OrderGroup, t.OrderDomain = order, group, domain
 	}
 	return t
+}
+
+// perHost is Topology.PerHost.
+func perHost(places []Place) int {
+	each := 1
+	for each < len(places) && places[each].Host == places[0].Host {
+		each++
+	}
+	hosts := map[string]bool{}
+	for rank, p := range places {
+		if rank%each == 0 && hosts[p.Host] || p.Host != places[rank-rank%each].Host {
+			return 0
+		}
+		hosts[p.Host] = true
+	}
+	if len(places)%each != 0 {
+		return 0
+	}
+	return each
 }
 
 // Oversubscribed returns the hosts whose ranks outnumber the CPUs that one of them may use.

@@ -19,6 +19,7 @@ import (
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/tune"
 )
 
 // Token is a lock that can be waited for together with other channels. To send into it is to take
@@ -74,6 +75,8 @@ type Part struct {
 	// Plan is what is run, of one segment; nil: what the engine finds best. All ranks give theirs of
 	// the same.
 	Plan *exec.Compiled
+	// Program makes the plans; nil: package plan does.
+	Program *tune.Registered
 }
 
 // Work is one or several operations that were started together. Its methods may be called from any

@@ -52,7 +52,7 @@ func (c *Comm) UnregisterProgram(ctx context.Context, p *Program) error {
 
 // RunProgram runs a program once. in and out are as the collective of the program has them; of a
 // custom one each is as many chunks as the program says, all of which are equally long. Of a
-// broadcast out is not used: in is sent, or overwritten. The op counts where the program reduces.
+// broadcast out is the buffer, and in is not used. The op counts where the program reduces.
 func RunProgram[T Element](ctx context.Context, c *Comm, p *Program, in, out []T, op Op) error {
 	return c.Run(ctx, RunProgramOp(p, in, out, op))
 }
@@ -62,7 +62,7 @@ func RunProgramOp[T Element](p *Program, in, out []T, op Op) Operation {
 	o := Operation{collective: p.checked.Collective, program: p.checked, dtype: dtypeOf[T](), op: op,
 		root: p.checked.Root, in: slice("in", in), out: slice("out", out)}
 	if o.collective == plan.Broadcast {
-		o.out = side{}
+		o.in = o.out
 	}
 	return o
 }

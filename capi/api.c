@@ -523,6 +523,11 @@ FORWARD(program_text, (goccl_program program, char *text, size_t size, size_t *n
 FORWARD(program_verify,
         (goccl_program program, uint64_t bytes, char *json, size_t size, size_t *needed),
         apiProgramVerify(program, bytes, json, size, needed))
+FORWARD_LONG(program_register,
+             (goccl_comm comm, goccl_program program, const goccl_program_use *use),
+             apiProgramRegister(comm, program, (goccl_program_use *)use, work))
+FORWARD_LONG(program_unregister, (goccl_comm comm, goccl_program program),
+             apiProgramUnregister(comm, program, work))
 
 goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence) {
   NOT_FORKED;
@@ -652,12 +657,18 @@ static int lay_out(const api_operation *o, const api_side *side, const api_side 
 static int plain(const goccl_call *call) {
   return call == NULL || (call->alltoall_schedule == NULL && call->timeout_ms >= 0 &&
                           (call->struct_size == sizeof *call ||
+                           call->struct_size == offsetof(goccl_call, program) ||
                            call->struct_size == offsetof(goccl_call, sequence)));
+}
+
+/* goccl_call.program of a call that is plain. */
+static int programs_of(const goccl_call *call) {
+  return call != NULL && call->struct_size == sizeof *call ? call->program : 0;
 }
 
 /* Tells the results of a start that is plain. */
 static void tell(const goccl_call *call, uint64_t sequence, int contributors) {
-  if (call == NULL || call->struct_size != sizeof *call) return;
+  if (call == NULL || call->struct_size < offsetof(goccl_call, program)) return;
   if (call->sequence != NULL) *call->sequence = sequence;
   if (call->contributors != NULL) *call->contributors = contributors;
 }
@@ -747,12 +758,16 @@ static int go_by_fast_path(api_operation *o, const goccl_call *call, const goccl
   /* Once: another thread may change the members, of which the call then hears. */
   int rank = (int)__atomic_load_n(&path->rank, __ATOMIC_RELAXED);
   int ranks = (int)__atomic_load_n(&path->ranks, __ATOMIC_RELAXED);
-  if (o->collective > API_BARRIER || ranks > GOCCL_FAST_PATH_BLOCKS) return 0;
+  int programs = programs_of(call);
+  if (o->collective > API_BARRIER || ranks > GOCCL_FAST_PATH_BLOCKS || programs < -1 ||
+      programs > 1)
+    return 0;
   if ((unsigned)o->dtype > UINT8_MAX || (unsigned)o->op > UINT8_MAX) return 0;
   struct room in, out;
   goccl_operation op = {.collective = (uint8_t)o->collective,
                         .dtype = (uint8_t)o->dtype,
                         .op = (uint8_t)o->op,
+                        .programs = (int8_t)programs,
                         .root = o->root,
                         .ranks = (uint32_t)ranks};
   int n_in = lay_out(o, &o->in, &o->out, rank, ranks, &in, &op.in, &op.in_counts);
@@ -883,6 +898,14 @@ goccl_result goccl_alltoall_single(goccl_comm comm, const void *in, void *out, u
                                    goccl_dtype dtype, const goccl_call *call, goccl_work *work) {
   START(.collective = API_ALLTOALL, .in = FLAT(in), .out = FLAT(out), .count = count,
         .dtype = dtype);
+}
+
+goccl_result goccl_program_run(goccl_comm comm, goccl_program program, const void *in,
+                               uint64_t in_count, void *out, uint64_t out_count, goccl_dtype dtype,
+                               goccl_reduce_op op, const double *factor, const goccl_call *call,
+                               goccl_work *work) {
+  START(.collective = API_CUSTOM, .program = program, .in = ONE(in), .count = in_count,
+        .out = ONE(out), .out_count = out_count, .dtype = dtype, .op = op, .factor = factor);
 }
 
 goccl_result goccl_barrier(goccl_comm comm, const goccl_call *call, goccl_work *work) {

@@ -27,6 +27,7 @@ enum api_collective { /* as in package plan */
                       API_MONITORED_BARRIER,
                       API_SEND,
                       API_RECV,
+                      API_CUSTOM, /* of a program, or what else that is of */
 };
 
 /* How a function takes the inputs or the outputs of a call. Package call has what they must be. */
@@ -61,6 +62,8 @@ typedef struct {
   int root; /* or peer */
   int tag;
   int wait_all;
+  goccl_program program;  /* that runs it, once; 0: the communicator chooses */
+  uint64_t out_count;     /* of API_CUSTOM, whose `count` is that of inputs */
   uint64_t thread;        /* a number that no other thread of the process has or had */
   goccl_fast_path *begun; /* the fast path that it has been begun by */
   int contributors;       /* to a collective that has ended by the fast path */

@@ -326,6 +326,11 @@ typedef struct {
   /* What messages cost, by kind, as "tcp=15000:4000:320"; NULL: what is built in. The same on all
    * ranks. Also GOCCL_LINKS */
   const char *links;
+  /* Files with programs, and folders with such files, whose names end in ".json" or ".xml",
+   * separated by colons; NULL: none. The programs are registered, for the lengths that they name
+   * themselves, in each communicator, and after each change of its members, if they fit. The same
+   * programs on all ranks. Also GOCCL_PLANS */
+  const char *plans;
 } goccl_config;
 
 /* Makes a communicator; all ranks call it. Blocks until every rank has joined. The arguments are
@@ -781,6 +786,10 @@ typedef struct {
   /* As goccl_work_contributors(), of a work that the call has seen end: where it has blocked, or
    * has left GOCCL_WORK_DONE. 0 of another work, and of one without collectives. */
   int *contributors;
+  /* Whether a registered program may run it: see goccl_program_register(). 0: yes, but not
+   * goccl_alltoall(), of which no rank knows all counts. -1: no. 1: yes, and of goccl_alltoall()
+   * all blocks of all ranks are equally long. The same on all ranks. */
+  int program;
 } goccl_call;
 
 /* out[i] = op over all ranks' in[i]; `count` elements. `factor` points to one element, used by
@@ -884,6 +893,55 @@ goccl_result goccl_program_text(goccl_program program, char *text, size_t size, 
  * and `needed` are as in goccl_info(). */
 goccl_result goccl_program_verify(goccl_program program, uint64_t bytes, char *json, size_t size,
                                   size_t *needed);
+
+/* For which collectives a registered program serves; NULL asks for the defaults. */
+typedef struct {
+  size_t struct_size; /* sizeof(goccl_program_use) */
+  /* Bytes of a rank's larger buffer, both inclusive. Both 0: as the program says; `max_bytes` 0: no
+   * limit. */
+  uint64_t min_bytes;
+  uint64_t max_bytes;
+} goccl_program_use;
+
+/* Has a program run the collectives of the communicator that it fits, from the next one on, until
+ * its members change, or it begins anew: those that it is of, among as many ranks, as many on a
+ * host as it says, with its root, of the lengths of `use`, and with a dtype and an op whose sums it
+ * may order. Of several programs the last runs them. Algorithms that GOCCL_ALGO names for the
+ * collective come first. goccl_comm_algorithm() gives "plan:" and the program's name. The fast path
+ * in C runs it as any algorithm. Communicators that are split off have it not: see `plans` in
+ * goccl_config. The program may be freed afterwards.
+ * A collective call: all ranks call it with programs that do the same, and with the same `use`. If
+ * one does not, or is refused, none has the program, and the communicator goes on: those that were
+ * refused get GOCCL_INVALID_ARGUMENT, the others GOCCL_MISMATCH. It is refused where it does not
+ * fit the communicator, is registered already, needs more than 256 MiB of scratch memory, and where
+ * 128 programs are registered. It waits for all ranks, no longer than the communicator's timeout.
+ */
+goccl_result goccl_program_register(goccl_comm comm, goccl_program program,
+                                    const goccl_program_use *use);
+
+/* Undoes goccl_program_register(), from the next collective on: of the program that does the same.
+ * A collective call, which is refused in the same way. */
+goccl_result goccl_program_unregister(goccl_comm comm, goccl_program program);
+
+/* As works: see goccl_comm_init_async(). */
+goccl_result goccl_program_register_async(goccl_comm comm, goccl_program program,
+                                          const goccl_program_use *use, goccl_work *work);
+goccl_result goccl_program_unregister_async(goccl_comm comm, goccl_program program,
+                                            goccl_work *work);
+
+/* Runs a program once. `in` and `out` have so many elements, and are as the program's collective
+ * has them; where a side has a block for each rank these lie one after the other, and are equally
+ * long. Of a custom program each side is as many chunks as the program says, all of which are
+ * equally long. Of a broadcast `out` is the buffer, and `in` is not used. What only the root has is
+ * not used elsewhere. `op` and `factor` are used where the program reduces; a custom program
+ * reduces with an op of which parts may be reduced further: SUM and PRODUCT of integers, of 32-bit
+ * floats and longer, MIN, MAX and the bitwise ones. In place, out of place, ownership, threads and
+ * errors are as of goccl_allreduce(). It does not go by the fast path. The program may be freed
+ * once the operation has ended. */
+goccl_result goccl_program_run(goccl_comm comm, goccl_program program, const void *in,
+                               uint64_t in_count, void *out, uint64_t out_count, goccl_dtype dtype,
+                               goccl_reduce_op op, const double *factor, const goccl_call *call,
+                               goccl_work *work);
 
 /* ---- barriers ------------------------------------------------------------------------------ */
 

@@ -7,8 +7,10 @@ import "C"
 
 import (
 	"encoding/hex"
+	"math"
 	"unsafe"
 
+	"github.com/goccl/goccl/core"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/program"
 )
@@ -16,7 +18,7 @@ import (
 // programHandle is a program that is right. It never changes.
 type programHandle struct {
 	issued
-	program.Program
+	*program.Checked
 }
 
 //export apiProgramLoad
@@ -35,13 +37,14 @@ func apiProgramLoad(from *C.char, size C.size_t, to *C.goccl_program) C.goccl_re
 			}
 		}
 		p, err := program.Parse(C.GoBytes(unsafe.Pointer(from), C.int(size)))
+		var checked *program.Checked
 		if err == nil {
-			_, err = program.Check(p)
+			checked, err = program.Check(p)
 		}
 		if err != nil {
 			return errorf(codeInvalidArgument, "program_load: %v", err)
 		}
-		*to = C.goccl_program(save(&programHandle{Program: p}))
+		*to = C.goccl_program(save(&programHandle{Checked: checked}))
 		return nil
 	})
 }
@@ -102,10 +105,7 @@ func apiProgramVerify(
 			return errorf(codeInvalidArgument, "program_verify: bytes is %d; it must be at most %d", bytes,
 				uint64(mostProved))
 		}
-		c, err := program.Check(p.Program)
-		if err != nil {
-			return errorf(codeInvalidArgument, "program_verify: %v", err)
-		}
+		c := p.Checked
 		plans, bytes, err := c.Prove(int64(bytes))
 		if err != nil {
 			return errorf(codeInvalidArgument, "program_verify: %v", err)
@@ -132,3 +132,114 @@ func apiProgramVerify(
 
 // mostProved is the longest buffer for which plans are proved.
 const mostProved = 1 << 40
+
+// ofProgram finds the communicator and the program of a collective call. A rank that names no
+// program tells the others.
+func ofProgram(
+	name string, handle C.goccl_comm, users C.goccl_program, work *C.goccl_work,
+	f func(c *commHandle, p *program.Checked) (longCall, error),
+) C.goccl_result {
+	return onLong(name, handle, work, func(c *commHandle) (longCall, error) {
+		p, err := restore[*programHandle](uint64(users), "program")
+		var call longCall
+		if err == nil {
+			call, err = f(c, p.Checked)
+		}
+		if err != nil {
+			c.comm.Refuse(err.Error())
+		}
+		return call, err
+	})
+}
+
+//export apiProgramRegister
+func apiProgramRegister(
+	handle C.goccl_comm, users C.goccl_program, use *C.goccl_program_use, work *C.goccl_work,
+) C.goccl_result {
+	return ofProgram("program_register", handle, users, work,
+		func(c *commHandle, p *program.Checked) (longCall, error) {
+			var u C.goccl_program_use
+			if use != nil {
+				var err error
+				if u, err = takeStruct(use, unsafe.Sizeof(u), "use"); err != nil {
+					return nil, err
+				}
+			}
+			for name, n := range map[string]C.uint64_t{"min_bytes": u.min_bytes, "max_bytes": u.max_bytes} {
+				if n > math.MaxInt64 {
+					return nil, invalid("program_register: use."+name, n, "allowed are 0 to %d",
+						int64(math.MaxInt64))
+				}
+			}
+			return func(t *task) error {
+				return c.comm.RegisterProgram(t.ctx, p, int64(u.min_bytes), int64(u.max_bytes))
+			}, nil
+		})
+}
+
+//export apiProgramUnregister
+func apiProgramUnregister(
+	handle C.goccl_comm, users C.goccl_program, work *C.goccl_work,
+) C.goccl_result {
+	return ofProgram("program_unregister", handle, users, work,
+		func(c *commHandle, p *program.Checked) (longCall, error) {
+			return func(t *task) error { return c.comm.UnregisterProgram(t.ctx, p) }, nil
+		})
+}
+
+// programOperation makes the arguments of goccl_program_run() core's.
+func programOperation(a *C.api_operation, o *core.Operation, rank, size int) error {
+	p, err := restore[*programHandle](uint64(a.program), "program")
+	if err != nil {
+		return err
+	}
+	o.Program, o.Collective, o.Root = p.Checked, p.Collective, p.Root
+	if err := p.Does(p.Collective, size, p.Root); err != nil {
+		return errorf(codeInvalidArgument, "program_run: program %q %v", p.Name, err)
+	}
+	if err := scalars(a, o); err != nil {
+		return err
+	}
+	usesIn, usesOut := o.Uses(rank)
+	in, out := uint64(a.count), uint64(a.out_count)
+	ins, outs := p.Blocks(program.Input), p.Blocks(program.Output)
+	switch o.Collective { // what only the root has, all know
+	case plan.Broadcast:
+		a.in.block, in = a.out.block, out
+	case plan.Reduce, plan.Gather:
+		if !usesOut {
+			out = in * uint64(outs)
+		}
+	case plan.Scatter:
+		if !usesIn {
+			in = out * uint64(ins)
+		}
+	}
+	if o.In, o.InCounts, err = parts(o, "in", a.in.block, in, ins, usesIn); err != nil {
+		return err
+	}
+	o.Out, o.OutCounts, err = parts(o, "out", a.out.block, out, outs, usesOut)
+	return err
+}
+
+// parts cuts a buffer into equally long blocks.
+func parts(
+	o *core.Operation, name string, at unsafe.Pointer, count uint64, n int, used bool,
+) (blocks []unsafe.Pointer, counts []uint64, err error) {
+	if count%uint64(n) != 0 || count > math.MaxInt64/uint64(o.DType.Size()) {
+		return nil, nil, invalid("program_run: "+name+"_count", count,
+			"it must be a multiple of %d, the number of blocks, and fit memory", n)
+	}
+	each := count / uint64(n)
+	for i := range n {
+		counts = append(counts, each)
+		block := at
+		if at != nil {
+			block = unsafe.Add(at, uintptr(i)*uintptr(each)*uintptr(o.DType.Size()))
+		}
+		if used {
+			blocks = append(blocks, block)
+		}
+	}
+	return blocks, counts, nil
+}

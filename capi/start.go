@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"github.com/goccl/goccl/core"
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 )
@@ -94,11 +95,13 @@ func (c *commHandle) endBatch(thread C.uint64_t, function string) (*batch, error
 }
 
 // The numbers of C's collectives are those of package plan.
-var _ = [1]struct{}{}[C.API_RECV-C.int(plan.Recv)]
+var _ = [1]struct{}{}[C.API_CUSTOM-C.int(plan.Custom)]
 
 // functionOf is the name of the function that was called.
 func functionOf(a *C.api_operation) string {
 	switch {
+	case a.collective == C.API_CUSTOM:
+		return "program_run"
 	case a.in.form == C.API_LIST:
 		return "allreduce_coalesced"
 	case a.in.form == C.API_FLAT || a.out.form == C.API_FLAT:
@@ -115,6 +118,9 @@ const maxCoalesced = 1 << 20
 func operation(a *C.api_operation, rank, size int) (core.Operation, error) {
 	o := core.Operation{Collective: plan.Collective(a.collective), Root: int(a.root), Tag: int(a.tag),
 		WaitAll: a.wait_all != 0}
+	if a.collective == C.API_CUSTOM {
+		return o, programOperation(a, &o, rank, size)
+	}
 	if err := scalars(a, &o); err != nil {
 		return o, err
 	}
@@ -140,7 +146,7 @@ func scalars(a *C.api_operation, o *core.Operation) error {
 		return bad("dtype", int32(a.dtype), "allowed are 0 to %d (goccl_dtype)", C.GOCCL_DTYPE_COUNT-1)
 	}
 	o.DType = reduce.DType(a.dtype)
-	if !o.Collective.Reduces() {
+	if !o.Reduces() {
 		return nil
 	}
 	if a.op >= C.GOCCL_REDUCE_OP_COUNT {
@@ -251,17 +257,18 @@ const leastCall = unsafe.Offsetof(C.goccl_call{}.wait_soon)
 type start struct {
 	core.CallOptions
 	schedule     plan.Schedule
+	programs     call.Programs
 	sequence     *C.uint64_t
 	contributors *C.int
 }
 
 // startOf reads how a call is to be made; one that wants no handle waits.
-func startOf(call *C.goccl_call, work *C.goccl_work) (s start, err error) {
+func startOf(how *C.goccl_call, work *C.goccl_work) (s start, err error) {
 	s.WaitSoon = work == nil
-	if call == nil {
+	if how == nil {
 		return s, nil
 	}
-	c, err := takeStruct(call, leastCall, "call")
+	c, err := takeStruct(how, leastCall, "call")
 	if err != nil {
 		return s, err
 	}
@@ -273,6 +280,10 @@ func startOf(call *C.goccl_call, work *C.goccl_work) (s start, err error) {
 	}
 	s.WaitSoon = s.WaitSoon || c.wait_soon != 0
 	s.sequence, s.contributors = c.sequence, c.contributors
+	if c.program < -1 || c.program > 1 {
+		return s, invalid("call.program", c.program, "allowed are -1, 0 and 1")
+	}
+	s.programs = call.Programs(c.program)
 	return s, nil
 }
 
@@ -298,7 +309,7 @@ func (c *commHandle) run(
 		return c.comm.RefuseStart(err, operations...)
 	}
 	for i := range operations {
-		operations[i].Schedule = s.schedule
+		operations[i].Schedule, operations[i].Programs = s.schedule, s.programs
 	}
 	w, err := c.comm.Start(s.CallOptions, operations...)
 	if err != nil {

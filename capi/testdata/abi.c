@@ -568,6 +568,105 @@ static void collectives(goccl_comm comm, int rank, int size) {
   }
 }
 
+/* Each rank sends to the next one. */
+static goccl_program ring_of(int size) {
+  char text[512];
+  snprintf(text, sizeof text,
+           "{\"format\": \"goccl.plan/1\", \"name\": \"ring\", \"collective\": \"custom\","
+           "\"ranks\": %d, \"chunks\": {\"in\": 1, \"out\": 1}, \"symmetric\": true,"
+           "\"moves\": [{\"to\": [[%d, \"o\", 0, 1]], \"from\": [[0, \"i\", 0, 1]]}]}",
+           size, size > 1);
+  goccl_program program;
+  OK(goccl_program_load(text, strlen(text), &program));
+  return program;
+}
+
+/* Rank 0 sums all, and sends the sum to all. */
+static goccl_program star_of(int size) {
+  char text[4096], to[1024] = "", from[1024] = "";
+  for (int r = 0; r < size; r++) {
+    snprintf(to + strlen(to), 32, "%s[%d, \"o\", 0, 1]", r > 0 ? ", " : "", r);
+    snprintf(from + strlen(from), 32, "%s[%d, \"i\", 0, 1]", r > 0 ? ", " : "", r);
+  }
+  snprintf(text, sizeof text,
+           "{\"format\": \"goccl.plan/1\", \"name\": \"star\", \"collective\": \"allreduce\","
+           "\"ranks\": %d, \"chunks\": {\"in\": 1, \"out\": 1},"
+           "\"moves\": [{\"to\": [%s], \"from\": [%s]}]}",
+           size, to, from);
+  goccl_program program;
+  OK(goccl_program_load(text, strlen(text), &program));
+  return program;
+}
+
+static void run_programs(goccl_comm comm, int rank, int size) {
+  const goccl_result bad = GOCCL_INVALID_ARGUMENT;
+  const goccl_program ring = ring_of(size), star = star_of(size);
+  int in[3] = {rank, 5, 7}, out[3] = {-1, -1, -1};
+  const int before = (rank + size - 1) % size;
+  OK(goccl_program_run(comm, ring, in, 3, out, 3, GOCCL_INT32, GOCCL_SUM, NULL, NULL, NULL));
+  TRUE(out[0] == before && out[1] == 5 && out[2] == 7);
+  goccl_work work;
+  OK(goccl_group_start(comm));
+  OK(goccl_program_run(comm, ring, in, 1, out, 1, GOCCL_INT32, GOCCL_SUM, NULL, NULL, NULL));
+  OK(goccl_program_run(comm, star, in, 2, out + 1, 2, GOCCL_INT32, GOCCL_MAX, NULL, NULL, NULL));
+  OK(goccl_group_end(comm, NULL, &work));
+  OK(goccl_work_wait(work, -1));
+  OK(goccl_work_free(work));
+  TRUE(out[0] == before && out[1] == size - 1 && out[2] == 5);
+
+  goccl_program_use use = {.struct_size = sizeof use, .max_bytes = 8};
+  OK(goccl_program_register(comm, star, &use));
+  const struct {
+    uint64_t count;
+    int program;
+    const char *by;
+  } calls[] = {{1, 0, "plan:star"},
+               {2, 0, "plan:star"},
+               {3, 0, "one_shot"},
+               {1, -1, "one_shot"},
+               {1, 1, "plan:star"}};
+  for (int i = 0; i < 3 * (int)(sizeof calls / sizeof *calls); i++) { /* again by the fast path */
+    const int which = i % (int)(sizeof calls / sizeof *calls);
+    goccl_call call = {.struct_size = sizeof call, .program = calls[which].program};
+    OK(goccl_allreduce(comm, in, out, calls[which].count, GOCCL_INT32, GOCCL_SUM, NULL, &call,
+                       NULL));
+    TRUE(out[0] == size * (size - 1) / 2);
+    uint64_t sequence;
+    const char *by;
+    OK(goccl_comm_sequence(comm, &sequence));
+    OK(goccl_comm_algorithm(comm, sequence, &by));
+    TRUE(strcmp(by, calls[which].by) == 0);
+  }
+  REFUSED(bad, "is registered already", goccl_program_register(comm, star, NULL));
+  OK(goccl_program_unregister_async(comm, star, &work));
+  OK(goccl_work_wait(work, -1));
+  OK(goccl_work_free(work));
+  REFUSED(bad, "is not registered", goccl_program_unregister(comm, star));
+  const goccl_program larger = star_of(size + 1);
+  REFUSED(bad, "is for", goccl_program_register(comm, larger, NULL));
+  use.min_bytes = 9;
+  REFUSED(bad, "bytes are 9 to 8", goccl_program_register(comm, star, &use));
+  OK(goccl_program_free(larger));
+  OK(goccl_program_free(star));
+  OK(goccl_program_free(ring));
+}
+
+static void refuse_programs(goccl_comm comm, int rank, int size) {
+  const goccl_program ring = ring_of(size);
+  int in[2] = {0}, out[2];
+  const int wrong = rank == size - 1;
+  GIVES(wrong ? GOCCL_INVALID_ARGUMENT : GOCCL_MISMATCH,
+        goccl_program_run(comm, ring, in, 2, out, wrong ? 1 : 2, GOCCL_INT32, GOCCL_SUM, NULL, NULL,
+                          NULL));
+  OK(goccl_program_free(ring));
+}
+
+static void refuse_call(goccl_comm comm, int rank, int size) {
+  (void)rank, (void)size;
+  goccl_call call = {.struct_size = sizeof call, .program = 2};
+  REFUSED(GOCCL_INVALID_ARGUMENT, "call.program", goccl_barrier(comm, &call, NULL));
+}
+
 static void test_programs(void) {
   static const char swap[] =
       "{\"format\": \"goccl.plan/1\", \"name\": \"swap\", \"collective\": \"allgather\","
@@ -599,6 +698,9 @@ static void test_programs(void) {
   REFUSED(bad, "program is NULL", goccl_program_load(swap, sizeof swap - 1, NULL));
   REFUSED(bad, "size is", goccl_program_load(swap, SIZE_MAX, &program));
   REFUSED(GOCCL_INVALID_HANDLE, "program is", goccl_program_verify(0, 4, NULL, 0, NULL));
+  for (int size = 1; size <= 4; size++) on_ranks(size, PATIENCE, NULL, run_programs);
+  on_ranks(3, PATIENCE, NULL, refuse_programs);
+  on_ranks(2, PATIENCE, NULL, refuse_call);
 }
 
 static void test_collectives(void) {
@@ -1625,7 +1727,12 @@ static void fail_each(int child) {
   GIVES(handle, goccl_comm_publish(c, NULL, NULL));
   GIVES(handle, goccl_comm_reconfigure(c, NULL, NULL, 0, 0, 1));
   GIVES(handle, goccl_comm_split(c, 0, 0, NULL));
+  GIVES(handle, goccl_program_register(c, 7, NULL));
+  GIVES(handle, goccl_program_unregister(c, 7));
+  GIVES(handle, goccl_program_run(c, 7, NULL, 0, NULL, 0, f, sum, NULL, NULL, NULL));
   goccl_work started = 7;
+  GIVES(handle, goccl_program_register_async(c, 7, NULL, &started));
+  GIVES(handle, goccl_program_unregister_async(c, 7, &started));
   GIVES(argument, goccl_comm_init_async(NULL, NULL, &started));
   GIVES(argument, goccl_comm_join_async(NULL, NULL, NULL, 0, &started));
   GIVES(handle, goccl_comm_split_async(c, 0, 0, NULL, &started));

@@ -18,8 +18,8 @@ static int equal(const uint64_t *a, const uint64_t *b, uint32_t n) {
 
 static int same(const goccl_known *k, const goccl_operation *o) {
   return k->plan != NULL && k->collective == o->collective && k->dtype == o->dtype &&
-         k->op == o->op && k->programs == o->programs && k->root == o->root && k->n_in == o->n_in && k->n_out == o->n_out &&
-         equal(k->in_counts, o->in_counts, k->n_in) &&
+         k->op == o->op && k->programs == o->programs && k->root == o->root && k->n_in == o->n_in &&
+         k->n_out == o->n_out && equal(k->in_counts, o->in_counts, k->n_in) &&
          equal(k->out_counts, o->out_counts, k->n_out);
 }
 

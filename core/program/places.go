@@ -22,7 +22,7 @@ func (e *emitter) home(v *version, index int32, w int) plan.Ref {
 		if of == Output {
 			what = e.promised(e.rank, int(index))
 		}
-		if e.blocks(of) > 1 {
+		if e.Blocks(of) > 1 {
 			block = index / int32(e.inBlock())
 		}
 		off, _ := e.span(what.block, what.chunk, 1, win)

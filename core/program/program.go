@@ -115,8 +115,8 @@ type Program struct {
 // hasData reports whether programs may be of a collective.
 func hasData(c plan.Collective) bool { return c <= plan.AllToAll || c == plan.Custom }
 
-// blocks is how many blocks the inputs, or the outputs, of a rank are. All have as many chunks.
-func (p *Program) blocks(s Space) int {
+// Blocks is how many blocks the inputs, or the outputs, of a rank are. All have as many chunks.
+func (p *Program) Blocks(s Space) int {
 	switch p.Collective {
 	case plan.AllGather, plan.Gather:
 		if s == Output {
@@ -137,7 +137,7 @@ func (p *Program) inBlock() int {
 	if p.Collective == plan.ReduceScatter || p.Collective == plan.Scatter {
 		return p.Out
 	}
-	return p.In / p.blocks(Input)
+	return p.In / p.Blocks(Input)
 }
 
 // has is how many chunks a rank has of a space.
@@ -224,7 +224,7 @@ func (p *Program) lastRoot() int {
 
 // checkChunks refuses numbers of chunks that are not those of the collective.
 func (p *Program) checkChunks() error {
-	in, out := p.blocks(Input), p.blocks(Output)
+	in, out := p.Blocks(Input), p.Blocks(Output)
 	switch {
 	case p.Collective == plan.Custom && p.In+p.Out > 0:
 	case p.In < 1 || p.In%in != 0 || p.Out%out != 0 || p.In/in != p.Out/out:

@@ -60,10 +60,10 @@ func (c *Checked) params(rank int, bytes int64) (plan.Params, int64) {
 		q.InBytes, q.OutBytes = []int64{each * int64(c.In)}, []int64{each * int64(c.Out)}
 		return q, max(q.InBytes[0], q.OutBytes[0])
 	}
-	count := int64(max(c.blocks(Input), c.blocks(Output)))
+	count := int64(max(c.Blocks(Input), c.Blocks(Output)))
 	each := bytes / provedElement / count * provedElement
 	lengths := func(s Space) []int64 {
-		all := make([]int64, c.blocks(s))
+		all := make([]int64, c.Blocks(s))
 		for i := range all {
 			all[i] = each
 		}

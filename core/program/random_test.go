@@ -19,7 +19,7 @@ func randomProgram(rnd *rand.Rand) Program {
 		p.Root = rnd.IntN(p.Ranks)
 	}
 	chunks := 1 + rnd.IntN(3)
-	p.In, p.Out = chunks*p.blocks(Input), chunks*p.blocks(Output)
+	p.In, p.Out = chunks*p.Blocks(Input), chunks*p.Blocks(Output)
 	c := newChecker(&p, false)
 	for range rnd.IntN(25) {
 		c.at = len(p.Moves)

@@ -30,6 +30,7 @@ VALUES = {
     "algorithms": "allreduce:two_shot",
     "thresholds": "flat_max=1",
     "links": "tcp=1:2:3",
+    "plans": "/programs",
 }
 
 

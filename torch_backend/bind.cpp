@@ -16,6 +16,7 @@
 #include "memory.h"
 #include "options.h"
 #include "process_group.h"
+#include "program.h"
 #include "timeout.h"
 #include "work.h"
 
@@ -38,25 +39,6 @@ std::string planInfo(const std::string& collective, int ranks, int ranksPerHost,
 std::string simulate(const std::string& request) {
   return written(goccl::library().simulate, request.c_str());
 }
-
-// A program of the library, read from the text of a file.
-class Program {
- public:
-  explicit Program(const std::string& text)
-      : handle_(
-            goccl::ask<goccl_program>(goccl::library().program_load, text.data(), text.size())) {}
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
-  ~Program() { goccl::library().program_free(handle_); }
-
-  std::string text() const { return written(goccl::library().program_text, handle_); }
-  std::string verify(uint64_t bytes) const {
-    return written(goccl::library().program_verify, handle_, bytes);
-  }
-
- private:
-  const goccl_program handle_;
-};
 
 // Ends what is left when the process goes. A library that is not loaded stays so.
 void leaveGroups() {
@@ -96,16 +78,6 @@ PYBIND11_MODULE(_C, module) {
   module.def("simulate", &simulate, py::call_guard<py::gil_scoped_release>(), py::arg("request"),
              "A JSON object that tells how long a collective would take: see goccl_simulate() in "
              "goccl.h. Loads libgoccl.so.");
-
-  module.def(
-      "program_text", [](const std::string& text) { return Program(text).text(); },
-      py::call_guard<py::gil_scoped_release>(), py::arg("text"),
-      "The text of a program as goccl_program_text() in goccl.h writes it, checked.");
-  module.def(
-      "program_verify",
-      [](const std::string& text, uint64_t nbytes) { return Program(text).verify(nbytes); },
-      py::call_guard<py::gil_scoped_release>(), py::arg("text"), py::arg("nbytes"),
-      "What goccl_program_verify() in goccl.h tells of a program: a JSON object.");
 
   goccl::GroupClass group(
       module, "ProcessGroupGoccl",
@@ -160,6 +132,7 @@ PYBIND11_MODULE(_C, module) {
   goccl::bindMembers(group);
   goccl::bindCheckpoint(group);
 
+  goccl::bindProgram(module);
   goccl::bindCommunicator(module);
   goccl::bindLog(module);
   goccl::bindMemory(module);

@@ -40,6 +40,7 @@ constexpr Kind kSend{OpType::SEND, "goccl:send", "send"};
 constexpr Kind kRecv{OpType::RECV, "goccl:recv", "recv"};
 constexpr Kind kRecvAnySource{OpType::RECVANYSOURCE, "goccl:recvAnySource", "recv"};
 constexpr Kind kBarrier{OpType::BARRIER, "goccl:barrier", "barrier"};
+constexpr Kind kProgram{OpType::UNKNOWN, "goccl:program", "program_run"};
 constexpr Kind kMonitoredBarrier{OpType::BARRIER, "goccl:monitored_barrier", "barrier"};
 
 constexpr int64_t kMaxTag = std::numeric_limits<int>::max();
@@ -489,7 +490,7 @@ WorkPtr ProcessGroupGoccl::reduce_scatter_tensor_coalesced(Tensors& outputs, Ten
       });
 }
 
-auto ProcessGroupGoccl::allToAllCall(Buffers& buffers, const at::Tensor& output,
+auto ProcessGroupGoccl::allToAllCall(Operation& operation, const at::Tensor& output,
                                      const at::Tensor& input,
                                      const std::vector<int64_t>& outputSplits,
                                      const std::vector<int64_t>& inputSplits) {
@@ -501,8 +502,9 @@ auto ProcessGroupGoccl::allToAllCall(Buffers& buffers, const at::Tensor& output,
   const size_t item = itemSize(input, type);
   auto inCounts = splitCounts(input, inputSplits, size_, type, name, {"input"});
   auto outCounts = splitCounts(output, outputSplits, size_, type, name, {"output"});
-  auto in = blockStarts(buffers.in(input), inCounts, item);
-  auto out = blockStarts(buffers.out(output), outCounts, item);
+  auto in = blockStarts(operation.buffers.in(input), inCounts, item);
+  auto out = blockStarts(operation.buffers.out(output), outCounts, item);
+  operation.equalBlocks = outputSplits.empty() && inputSplits.empty();
   return callOf(library().alltoall, std::move(in), std::move(inCounts), std::move(out),
                 std::move(outCounts), type.dtype);
 }
@@ -512,7 +514,7 @@ WorkPtr ProcessGroupGoccl::alltoall_base(at::Tensor& output, at::Tensor& input,
                                          std::vector<int64_t>& inputSplits,
                                          const c10d::AllToAllOptions& opts) {
   return start({kAllToAllBase, input, {output}, opts.timeout, opts.asyncOp}, [&](Operation& o) {
-    return allToAllCall(o.buffers, output, input, outputSplits, inputSplits);
+    return allToAllCall(o, output, input, outputSplits, inputSplits);
   });
 }
 
@@ -521,7 +523,7 @@ void ProcessGroupGoccl::allToAllNow(const at::Tensor& output, const at::Tensor& 
   Operation operation{kAllToAllBase, input, {}};
   operation.schedule = schedule.empty() ? nullptr : schedule.c_str();
   runNow(std::move(operation),
-         [&](Operation& o) { return allToAllCall(o.buffers, output, input, {}, {}); });
+         [&](Operation& o) { return allToAllCall(o, output, input, {}, {}); });
 }
 
 WorkPtr ProcessGroupGoccl::alltoall(Tensors& outputs, Tensors& inputs,
@@ -682,6 +684,40 @@ int64_t ProcessGroupGoccl::recvNow(const at::Tensor& tensor, const std::optional
 WorkPtr ProcessGroupGoccl::barrier(const c10d::BarrierOptions& opts) {
   return start({kBarrier, {}, {}, opts.timeout, opts.asyncOp},
                [](Operation&) { return callOf(library().barrier); });
+}
+
+void ProcessGroupGoccl::programNow(const Program& program, const std::optional<at::Tensor>& output,
+                                   const std::optional<at::Tensor>& input,
+                                   const std::optional<c10d::ReduceOp>& by, bool isBroadcast) {
+  const char* name = "program_run";
+  runNow({kProgram, input.value_or(at::Tensor()), {}}, [&](Operation& o) {
+    const std::optional<at::Tensor>& some = output ? output : input;
+    GOCCL_CHECK(some, name, "`input` and `output` are both None");
+    const at::ScalarType type = some->scalar_type();
+    const ElementType moved = movedAs(type);
+    Reduction reduction{};
+    if (by) {
+      reduction = reductionOf(*by, type, name);
+    } else {
+      reduction.dtype = moved.dtype;
+    }
+    const void* in = nullptr;
+    void* out = nullptr;
+    if (input) {
+      checkTensor(*input, name, {"input"});
+      checkType(*input, type, name, {"input"});
+      in = o.buffers.in(*input);
+    }
+    if (output) {
+      checkOutput(*output, name, {"output"});
+      const bool same = input && input->is_same(*output);
+      out = same || isBroadcast ? o.buffers.inOut(*output) : o.buffers.out(*output);
+      in = same ? out : in;
+    }
+    return callOf(library().program_run, program.handle(), in, input ? countOf(*input, moved) : 0,
+                  out, output ? countOf(*output, moved) : 0, reduction.dtype, reduction.op,
+                  reduction.factor);
+  });
 }
 
 void ProcessGroupGoccl::barrierNow() {

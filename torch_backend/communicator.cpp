@@ -181,6 +181,40 @@ void bindCommunicator(py::module_& module) {
       py::arg("group"), py::arg("sequence"), py::arg("function"),
       "The name that goccl_comm_algorithm() gives, of the last collective where `sequence` is "
       "None. `function`: who asks, for texts.");
+  module.def(
+      "register_program",
+      [](py::object group, const Program& program, uint64_t least, uint64_t most) {
+        const auto backend = backendOf(std::move(group), "goccl.plan.register");
+        const py::gil_scoped_release released;
+        backend->registerProgram(program, least, most);
+      },
+      py::arg("group"), py::arg("program"), py::arg("least"), py::arg("most"),
+      "As goccl_program_register() in goccl.h.");
+  module.def(
+      "unregister_program",
+      [](py::object group, const Program& program) {
+        const auto backend = backendOf(std::move(group), "goccl.plan.unregister");
+        const py::gil_scoped_release released;
+        backend->unregisterProgram(program);
+      },
+      py::arg("group"), py::arg("program"), "As goccl_program_unregister() in goccl.h.");
+  module.def(
+      "run_program",
+      [](py::object group, const Program& program, Given<std::optional<at::Tensor>> output,
+         Given<std::optional<at::Tensor>> input, Given<c10d::ReduceOp> op, bool reduces,
+         bool inPlace) {
+        const auto backend = backendOf(std::move(group), "goccl.plan.run");
+        const auto [to, from, by] = backend->guarded([&] {
+          return std::tuple(valueOf(output, "run", "output"), valueOf(input, "run", "input"),
+                            valueOf(op, "run", "op"));
+        });
+        const py::gil_scoped_release released;
+        backend->programNow(program, to, from, reduces ? std::optional(by) : std::nullopt, inPlace);
+      },
+      py::arg("group"), py::arg("program"), py::arg("output"), py::arg("input"), py::arg("op"),
+      py::arg("reduces"), py::arg("in_place"),
+      "As goccl_program_run() in goccl.h. `reduces`: the program does. `in_place`: of a broadcast, "
+      "whose buffer is `output`.");
   CommunicatorClass communicator(module, "Communicator", kAbout);
   communicator.attr("__module__") = "goccl";
   communicator

@@ -66,6 +66,7 @@ const std::array kMembers{
     text<&Options::algorithms>("algorithms"),
     text<&Options::thresholds>("thresholds"),
     text<&Options::links>("links"),
+    text<&Options::plans>("plans"),
 };
 
 // What torch keeps in options besides the timeout, as far as this version has it.
@@ -165,6 +166,7 @@ void Options::fill(goccl_config& config) const {
   config.algorithms = algorithms.c_str();
   config.thresholds = thresholds.c_str();
   config.links = links.c_str();
+  config.plans = plans.c_str();
 }
 
 void bindOptions(const py::object& group) {

@@ -158,9 +158,13 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::merge(
 
 goccl_call ProcessGroupGoccl::callOptions(const Operation& operation, Start* start) {
   const int64_t timeout = operation.timeout.count();
-  return {sizeof(goccl_call),      timeout > 0 ? timeout : GOCCL_DEFAULT_TIMEOUT,
-          operation.async ? 0 : 1, operation.schedule,
-          &start->sequence,        &start->contributors};
+  return {sizeof(goccl_call),
+          timeout > 0 ? timeout : GOCCL_DEFAULT_TIMEOUT,
+          operation.async ? 0 : 1,
+          operation.schedule,
+          &start->sequence,
+          &start->contributors,
+          operation.equalBlocks ? 1 : 0};
 }
 
 std::shared_ptr<void> ProcessGroupGoccl::extend(milliseconds& timeout) const {

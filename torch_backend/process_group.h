@@ -20,6 +20,7 @@
 #include "library.h"
 #include "memory.h"
 #include "options.h"
+#include "program.h"
 #include "store.h"
 #include "timeout.h"
 #include "torch_version.h"
@@ -256,6 +257,13 @@ class ProcessGroupGoccl : public c10d::Backend {
   void allGatherNow(const at::Tensor& output, const at::Tensor& input);
   void reduceScatterNow(const at::Tensor& output, const at::Tensor& input,
                         const c10d::ReduceOp& op);
+  // A program runs once. `by` is given where it reduces. Of a broadcast `output` is the buffer.
+  void programNow(const Program& program, const std::optional<at::Tensor>& output,
+                  const std::optional<at::Tensor>& input, const std::optional<c10d::ReduceOp>& by,
+                  bool isBroadcast);
+  // As goccl_program_register() and goccl_program_unregister().
+  void registerProgram(const Program& program, uint64_t least, uint64_t most);
+  void unregisterProgram(const Program& program);
   // The schedule is as in goccl_call; "": the group's.
   void allToAllNow(const at::Tensor& output, const at::Tensor& input, const std::string& schedule);
   // The output is read on the root only, the input likewise; they may be none on other ranks.
@@ -327,7 +335,7 @@ class ProcessGroupGoccl : public c10d::Backend {
                       int64_t root);
   auto reduceScatterCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
                          const c10d::ReduceOp& op, const char* name);
-  auto allToAllCall(Buffers& buffers, const at::Tensor& output, const at::Tensor& input,
+  auto allToAllCall(Operation& operation, const at::Tensor& output, const at::Tensor& input,
                     const std::vector<int64_t>& outputSplits,
                     const std::vector<int64_t>& inputSplits);
   auto sendCall(Buffers& buffers, const at::Tensor& tensor, int64_t dst, int64_t tag);

@@ -37,6 +37,7 @@ struct Operation {
   bool async = true;
   int source = kNoSource;          // of a receive: the rank it names, or GOCCL_ANY_SOURCE
   const char* schedule = nullptr;  // of an all-to-all that blocks
+  bool equalBlocks = false;        // of an all-to-all: all blocks of all ranks are equally long
   Buffers buffers;
 
   bool pointToPoint() const { return kind.type == c10d::OpType::SEND || source != kNoSource; }

@@ -33,8 +33,34 @@ def plan_info(
     nbytes: int,
 ) -> str: ...
 def simulate(request: str) -> str: ...
-def program_text(text: str | bytes) -> str: ...
-def program_verify(text: str | bytes, nbytes: int) -> str: ...
+
+class Program:
+    """A program, read from the text of a file, and checked. It never changes."""
+
+    def __init__(self, text: str | bytes) -> None: ...
+    def text(self) -> str:
+        """Returns its text as goccl_program_text() in goccl.h writes it."""
+    def verify(self, nbytes: int) -> str:
+        """Returns what goccl_program_verify() in goccl.h tells of it: a JSON object."""
+
+def register_program(
+    group: ProcessGroup | Communicator | ProcessGroupGoccl | None,
+    program: Program,
+    least: int,
+    most: int,
+) -> None: ...
+def unregister_program(
+    group: ProcessGroup | Communicator | ProcessGroupGoccl | None, program: Program
+) -> None: ...
+def run_program(
+    group: ProcessGroup | Communicator | ProcessGroupGoccl | None,
+    program: Program,
+    output: Tensor | None,
+    input: Tensor | None,  # noqa: A002
+    op: _ReduceOp,
+    reduces: bool,
+    in_place: bool,
+) -> None: ...
 def _set_logger(
     function: Callable[[int, int, str, str | None, int, str], None] | None, level: int = 0
 ) -> None: ...

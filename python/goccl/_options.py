@@ -287,6 +287,19 @@ class OptionFields:
             same=True,
         ),
     )
+    plans: str = field(
+        default="",
+        metadata=_setting(
+            _ANY_TEXT,
+            variable="GOCCL_PLANS",
+            default="none",
+            allowed="files with programs, and folders with files that end in .json or .xml, "
+            "separated by colons",
+            about="Programs that run the group's collectives which they fit, and those of the "
+            "members after each change. They are read when the group is made.",
+            same=True,
+        ),
+    )
 
     def __post_init__(self) -> None:
         for option in fields(self):

@@ -14,6 +14,8 @@ from goccl._ranks.buffers import Array, DType
 from goccl._ranks.collectives import PLAYERS, ROOT
 from goccl._ranks.libraries import Unavailable
 
+from .libraries import PLANS
+
 
 class TorchAdapter(Adapter):
     """A backend of torch.distributed."""
@@ -203,4 +205,6 @@ def _pingpong(
 
 def adapter(library: str) -> Adapter:
     """The adapter of a library by its name."""
-    return MpiAdapter(library) if library in _MPI_TEXTS else TorchAdapter(library)
+    if library in _MPI_TEXTS:
+        return MpiAdapter(library)
+    return TorchAdapter(library.removesuffix(PLANS))

@@ -43,6 +43,8 @@ _HOROVOD = {
     "HOROVOD_CROSS_RANK": "0",
     "HOROVOD_CROSS_SIZE": "1",
 }
+PLANS = "-plans"
+"""What the name of GoCCL with programs ends in."""
 SURVIVORS = "goccl-survivors"
 """The name of GoCCL with the option recovery="survivors"."""
 ELASTIC_PEERS = ("gloo", "gloo-reconfigure", "torchft", "horovod", "ulfm")
@@ -56,6 +58,12 @@ def goccl_library(way: str, transport: str, schedule: str = "", *, hosts: bool =
         return core
     _need_torch()
     return replace(core, name=GOCCL[way], adapters=_ADAPTERS)
+
+
+def with_plans(library: Library, plans: Path) -> Library:
+    """GoCCL with programs in place of its own algorithms: beside GoCCL without them, as a peer."""
+    environment = library.environment | {"GOCCL_PLANS": str(plans.resolve())}
+    return replace(library, name=library.name + PLANS, environment=environment)
 
 
 def peer_library(name: str, ranks: int, *, hosts: bool = False) -> Library:

@@ -21,7 +21,7 @@ from goccl._ranks.libraries import MAPPED, Library, Unavailable, label_of
 
 from . import hosts, markdown, placement, plot, report, words
 from .beside import LOWEST_PRIORITY, Beside, Neighbours, NotBusy
-from .libraries import GOCCL, PEERS, goccl_library, peer_library
+from .libraries import GOCCL, PEERS, goccl_library, peer_library, with_plans
 from .report import Row
 from .run import Bench, Pace, Settings, Start
 
@@ -226,6 +226,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how GoCCL is called, of torch,c: by torch.distributed, or by its C functions from "
         "a loop in C;"
         " rows of the second are named goccl-c (default: torch)",
+    )
+    add(
+        "--plans",
+        type=Path,
+        metavar="FILE",
+        help="also measures GoCCL with the programs of a file or folder (see goccl plan --help): "
+        "rows of goccl-plans and goccl-c-plans, compared with those of GoCCL's own algorithms",
     )
     add(
         "--schedule",
@@ -442,6 +449,8 @@ def _libraries(
                 make = partial(goccl_library, way, transport, schedule, hosts=hosts.size() > 1)
                 libraries += find(label_of(GOCCL[way], transport, schedule), make)
     failed = len(libraries) < len(args.through) * len(args.transport) * len(args.schedule)
+    if args.plans is not None:
+        libraries += [with_plans(library, args.plans) for library in libraries]
     for name in args.peers:
         libraries += find(name, partial(peer_library, name, ranks, hosts=hosts.size() > 1))
     return libraries, failed

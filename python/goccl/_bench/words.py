@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from .libraries import GOCCL, SURVIVORS, is_mpi
+from .libraries import GOCCL, PLANS, SURVIVORS, is_mpi
 from .placement import FAR, MIXED, NEAR
 from .report import OURS, Row, base_of, ratio, size_text, way_of
 
@@ -51,7 +51,9 @@ def library(label: str) -> str:
     """Names a library by its label: "GoCCL from C, shared memory"."""
     name, _, rest = label.partition("/")
     transport, _, schedule = rest.partition("/")
-    parts = [_NAMES.get(name, name), _TRANSPORTS.get(transport, transport), schedule]
+    plain = name.removesuffix(PLANS)
+    called = _NAMES.get(plain, plain) + (" with programs" if name != plain else "")
+    parts = [called, _TRANSPORTS.get(transport, transport), schedule]
     return ", ".join(part for part in parts if part)
 
 

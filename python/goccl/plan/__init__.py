@@ -18,6 +18,7 @@ and no waits to get wrong: goccl finds messages, and what may run at once, from 
     p = two_shot(4)
     print(p.verify())
     p.save("two_shot.json")
+    plan.register(p)             # from then on dist.all_reduce() of the default group uses it
 
 Data is cut into chunks. Of `AllReduce`, `Reduce` and `Broadcast` input and output are `chunks`
 chunks each. Of the others a block is `chunks` chunks, and what has a block for each rank is as many
@@ -38,6 +39,7 @@ from goccl.plan._collectives import (
     Scatter,
 )
 from goccl.plan._program import Chunks, Facts, Memory, Program, Rank, load
+from goccl.plan._run import register, run, unregister
 
 __all__ = [
     "AllGather",
@@ -56,4 +58,7 @@ __all__ = [
     "ReduceScatter",
     "Scatter",
     "load",
+    "register",
+    "run",
+    "unregister",
 ]

@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from goccl import _native
 from goccl.plan import _collectives
 from goccl.plan._collectives import Collective
+
+if TYPE_CHECKING:
+    from goccl import _C
 
 FORMAT = "goccl.plan/1"
 _HERE = str(Path(__file__).parent)
@@ -174,6 +177,7 @@ class Program:
         self.inputs, self.outputs = collective.sizes(ranks, chunks)
         self.scratch = scratch
         self.moves: list[Move] = []
+        self._kept: tuple[object, _C.Program] | None = None
         self.ranks: tuple[Rank, ...] = ()
         self.ranks = tuple(Rank(self, r) for r in range(ranks))
 
@@ -204,7 +208,7 @@ class Program:
             ValueError: It is not right. The text says which statement is wrong, where it stands,
                 and what is there and what must be.
         """
-        return str(_native.load().program_text(self._json()))
+        return self._checked().text()
 
     def verify(self, bytes: int = 64 << 10) -> Facts:  # noqa: A002
         """Checks the program, and proves the plans that are made of it.
@@ -215,7 +219,7 @@ class Program:
         Raises:
             ValueError: As `text` does.
         """
-        return Facts(**json.loads(_native.load().program_verify(self._json(), bytes)))
+        return Facts(**json.loads(self._checked().verify(bytes)))
 
     def simulate(
         self,
@@ -251,6 +255,13 @@ class Program:
         """
         Path(path).write_text(self.text(), encoding="utf-8")
 
+    def _checked(self) -> _C.Program:
+        """The library's program. It is kept as long as this one stays as it is."""
+        now = (len(self.moves), self.name, self.collective, self.order, self.bytes, self.per_host)
+        if self._kept is None or self._kept[0] != now:
+            self._kept = now, _native.load().Program(self._json())
+        return self._kept[1]
+
     def _json(self) -> str:
         head: dict[str, Any] = {
             "format": FORMAT,
@@ -278,7 +289,7 @@ def load(path: str | os.PathLike[str]) -> Program:
             and where.
         OSError: The file cannot be read.
     """
-    made = json.loads(_native.load().program_text(Path(path).read_bytes()))
+    made = json.loads(_native.load().Program(Path(path).read_bytes()).text())
     chunks = made["chunks"]
     bounds = made.get("bytes")
     program = Program(

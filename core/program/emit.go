@@ -104,8 +104,8 @@ func (e *emitter) run() {
 		})
 	}
 	deepest := int(e.lists.deepest)
-	for turn := range len(e.windows) + deepest*e.lag {
-		if w := turn - deepest*e.lag - 1; w >= 0 && e.lag > 0 {
+	for turn := range len(e.windows) + (deepest+1)*e.lag {
+		if w := turn - (deepest+1)*e.lag; w >= 0 && e.lag > 0 {
 			e.finish(w)
 		}
 		if turn < len(e.windows) {
@@ -124,9 +124,6 @@ func (e *emitter) run() {
 		if e.lag == 0 {
 			e.finish(turn)
 		}
-	}
-	if e.lag > 0 {
-		e.finish(len(e.windows) - 1)
 	}
 	e.heed()
 }

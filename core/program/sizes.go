@@ -10,6 +10,10 @@ import (
 // align is the unit in which data is cut into chunks: a cache line, and a whole number of elements.
 const align = 64
 
+// pipelineDepth is how many windows there are at least of chunks of Thresholds.PipelineMin or more, so
+// that ranks work while they send.
+const pipelineDepth = 4
+
 // sizes are how long chunks are. A program runs once for each window: the same bytes of each chunk.
 type sizes struct {
 	lengths []int64 // the bytes of each block
@@ -52,6 +56,9 @@ func (c *Planner) sizesOf(q *plan.Params) (*sizes, error) {
 		longest = max(longest, n)
 	}
 	part := q.Chunk / s.scale &^ (align - 1)
+	if q.PipelineMin > 0 && longest >= q.PipelineMin && longest <= part {
+		part = (longest/pipelineDepth + align - 1) &^ (align - 1)
+	}
 	s.most = 1
 	if even && s.scale == 1 && longest > 0 {
 		s.most = int32(min(max(1, part/longest), MostChunks))
@@ -158,5 +165,5 @@ func (s *sizes) cutWindows(c *Planner, part, longest int64) {
 		add(0, longest)
 	}
 	s.longest = min(part, longest) * s.scale
-	s.live = min(len(s.windows), int(c.lists.deepest)*s.lag+1)
+	s.live = min(len(s.windows), max(1, int(c.lists.deepest+1)*s.lag))
 }

@@ -78,7 +78,7 @@ func (s *Shape) programParams(op *call.Operation, p *program.Checked) plan.Param
 		Root: op.Root, InBytes: op.InBytes(), OutBytes: op.OutBytes(),
 		ElemSize: int64(op.DType.Size()), Chunk: s.Chunk, Slots: s.Slots, Ahead: s.Ahead,
 		Ports: s.ports, Memory: s.AllMemory, Oversubscribed: s.Oversubscribed,
-		Scratch: program.MostScratch, AnyOrder: !p.Canonical}
+		Scratch: program.MostScratch, AnyOrder: !p.Canonical, Thresholds: s.Thresholds.Thresholds}
 	if p.Partial {
 		q.PartialSize = int64(reduce.PartialSize(op.DType, op.Op))
 	}

@@ -1,26 +1,20 @@
 package program
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/program/internal/scan"
 )
 
 // Format is the name of the format of files of programs, which each of them gives.
 const Format = "goccl.plan/1"
 
 // MostText is how long a file may be.
-const MostText = 64 << 20
-
-// mostNumber is up to where all JSON readers have the same numbers.
-const mostNumber = 1 << 53
+const MostText = scan.MostText
 
 // collectives are those that programs may be of, by name.
 var collectives = func() map[string]plan.Collective {
@@ -35,40 +29,27 @@ var collectives = func() map[string]plan.Collective {
 // Parse reads a program from the text of a file. The error says what is wrong where. It does not
 // [Check] the program.
 func Parse(text []byte) (Program, error) {
-	switch {
-	case len(text) > MostText:
-		return Program{}, fmt.Errorf("the text has %d bytes; %d are allowed", len(text), MostText)
-	case bytes.HasPrefix(text, []byte("\xef\xbb\xbf")):
-		return Program{}, errors.New("the text begins with a byte order mark; it must be plain UTF-8")
-	case !utf8.Valid(text) || bytes.IndexByte(text, 0) >= 0:
-		return Program{}, errors.New("the text is not UTF-8")
+	if err := scan.Check(text); err != nil {
+		return Program{}, err
 	}
-	p := parser{text: text, Decoder: json.NewDecoder(bytes.NewReader(text))}
-	p.UseNumber()
+	p := parser{Scanner: scan.New(text)}
 	err := p.program()
 	if err == nil {
-		if _, err = p.Token(); errors.Is(err, io.EOF) {
-			err = nil
-		} else {
-			err = errors.New("something follows the end of the program")
-		}
+		err = p.End()
 	}
 	if err == nil {
 		err = p.expand()
 	}
 	if err != nil {
-		line, column := p.position()
-		return Program{}, fmt.Errorf("line %d, column %d%s: %w", line, column, p.path(), err)
+		return Program{}, p.Where(err)
 	}
 	return p.made, nil
 }
 
 // parser reads a program token by token.
 type parser struct {
-	*json.Decoder
-	text []byte
+	*scan.Scanner
 	made Program
-	at   []string // in which field, and in which item
 
 	symmetric bool
 	moves     []relative
@@ -80,190 +61,45 @@ type relative struct {
 	to, from []bool // which chunks are
 }
 
-// position is how far the text has been read.
-func (p *parser) position() (line, column int) {
-	before := p.text[:min(int(p.InputOffset()), len(p.text))]
-	return bytes.Count(before, []byte("\n")) + 1, len(before) - bytes.LastIndexByte(before, '\n')
-}
-
-func (p *parser) path() string {
-	if len(p.at) == 0 {
-		return ""
-	}
-	return ", in " + strings.TrimPrefix(strings.Join(p.at, ""), ".")
-}
-
-// in reads what a field or an item holds.
-func (p *parser) in(name string, read func() error) error {
-	p.at = append(p.at, name)
-	err := read()
-	if err == nil {
-		p.at = p.at[:len(p.at)-1]
-	}
-	return err
-}
-
-// next is the next token. What is no JSON is told as such.
-func (p *parser) next() (json.Token, error) {
-	t, err := p.Token()
-	switch {
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, errors.New("the text ends too early")
-	case err != nil:
-		return nil, fmt.Errorf("not JSON: %w", err)
-	}
-	return t, nil
-}
-
-// begin reads a delimiter.
-func (p *parser) begin(d json.Delim, what string) error {
-	t, err := p.next()
-	if err == nil && t != d {
-		err = fmt.Errorf("%s must be here, not %v", what, t)
-	}
-	return err
-}
-
-// object reads an object, of which no field may come twice; field reads the value of one, and
-// reports whether there is such a field.
-func (p *parser) object(required []string, field func(name string) (bool, error)) error {
-	if err := p.begin('{', "an object"); err != nil {
-		return err
-	}
-	seen := map[string]bool{}
-	for p.More() {
-		t, err := p.next()
-		if err != nil {
-			return err
-		}
-		name := fmt.Sprint(t)
-		if seen[name] {
-			return fmt.Errorf("field %q comes twice", name)
-		}
-		seen[name] = true
-		if err := p.in("."+name, func() error {
-			known, err := field(name)
-			if err == nil && !known {
-				err = fmt.Errorf("there is no field %q", name)
-			}
-			return err
-		}); err != nil {
-			return err
-		}
-	}
-	if _, err := p.next(); err != nil {
-		return err
-	}
-	for _, name := range required {
-		if !seen[name] {
-			return fmt.Errorf("field %q is missing", name)
-		}
-	}
-	return nil
-}
-
-// array reads an array; item reads one of its items.
-func (p *parser) array(item func(i int) error) error {
-	if err := p.begin('[', "an array"); err != nil {
-		return err
-	}
-	for i := 0; p.More(); i++ {
-		if err := p.in(fmt.Sprintf("[%d]", i), func() error { return item(i) }); err != nil {
-			return err
-		}
-	}
-	_, err := p.next()
-	return err
-}
-
-func (p *parser) string(to *string) error {
-	t, err := p.next()
-	if err != nil {
-		return err
-	}
-	s, ok := t.(string)
-	if !ok {
-		return fmt.Errorf("a string must be here, not %v", t)
-	}
-	*to = s
-	return nil
-}
-
-// number reads a whole number of at least -most, or 0 where it must not be negative.
-func (p *parser) number(to *int, negative bool) error {
-	t, err := p.next()
-	if err != nil {
-		return err
-	}
-	return wholeNumber(t, to, negative)
-}
-
-func wholeNumber(t json.Token, to *int, negative bool) error {
-	least := int64(0)
-	if negative {
-		least = -mostNumber
-	}
-	n, ok := t.(json.Number)
-	v, err := strconv.ParseInt(string(n), 10, 64)
-	if !ok || err != nil || v < least || v > mostNumber {
-		return fmt.Errorf("a whole number in %d..2^53 must be here, not %v", least, t)
-	}
-	*to = int(v)
-	return nil
-}
-
-func (p *parser) bool(to *bool) error {
-	t, err := p.next()
-	if err != nil {
-		return err
-	}
-	b, ok := t.(bool)
-	if !ok {
-		return fmt.Errorf("true or false must be here, not %v", t)
-	}
-	*to = b
-	return nil
-}
-
 // program reads all.
 func (p *parser) program() error {
 	m := &p.made
 	format := ""
 	required := []string{"format", "name", "collective", "ranks", "chunks", "moves"}
-	err := p.object(required, func(name string) (bool, error) {
+	err := p.Object(required, func(name string) (bool, error) {
 		switch name {
 		case "format":
-			err := p.string(&format)
+			err := p.String(&format)
 			if err == nil && format != Format {
 				err = fmt.Errorf("the format is %q; it must be %q", format, Format)
 			}
 			return true, err
 		case "name":
-			return true, p.string(&m.Name)
+			return true, p.String(&m.Name)
 		case "collective":
 			return true, p.collective()
 		case "ranks":
-			return true, p.number(&m.Ranks, false)
+			return true, p.Number(&m.Ranks, false)
 		case "root":
-			return true, p.number(&m.Root, false)
+			return true, p.Number(&m.Root, false)
 		case "per_host":
-			return true, p.number(&m.PerHost, false)
+			return true, p.Number(&m.PerHost, false)
 		case "symmetric":
-			return true, p.bool(&p.symmetric)
+			return true, p.Bool(&p.symmetric)
 		case "order":
 			return true, p.order()
 		case "chunks":
-			return true, p.object([]string{"in", "out"}, func(name string) (bool, error) {
+			return true, p.Object([]string{"in", "out"}, func(name string) (bool, error) {
 				to, ok := map[string]*int{"in": &m.In, "out": &m.Out, "scratch": &m.Scratch}[name]
 				if !ok {
 					return false, nil
 				}
-				return true, p.number(to, false)
+				return true, p.Number(to, false)
 			})
 		case "bytes":
 			return true, p.bytes()
 		case "moves":
-			return true, p.array(func(i int) error {
+			return true, p.Array(func(i int) error {
 				if i >= MostMoves {
 					return fmt.Errorf("there are more than %d moves", MostMoves)
 				}
@@ -277,7 +113,7 @@ func (p *parser) program() error {
 
 func (p *parser) collective() error {
 	name := ""
-	if err := p.string(&name); err != nil {
+	if err := p.String(&name); err != nil {
 		return err
 	}
 	c, ok := collectives[name]
@@ -290,7 +126,7 @@ func (p *parser) collective() error {
 
 func (p *parser) order() error {
 	name := ""
-	if err := p.string(&name); err != nil {
+	if err := p.String(&name); err != nil {
 		return err
 	}
 	if name != "canonical" && name != "plan" {
@@ -302,12 +138,12 @@ func (p *parser) order() error {
 
 func (p *parser) bytes() error {
 	least, most := 0, 0
-	err := p.object(nil, func(name string) (bool, error) {
+	err := p.Object(nil, func(name string) (bool, error) {
 		switch name {
 		case "min":
-			return true, p.number(&least, false)
+			return true, p.Number(&least, false)
 		case "max":
-			return true, p.number(&most, false)
+			return true, p.Number(&most, false)
 		}
 		return false, nil
 	})
@@ -319,20 +155,20 @@ func (p *parser) bytes() error {
 func (p *parser) move() error {
 	m := relative{}
 	places := func(to *[]Place, relative *[]bool) error {
-		return p.array(func(int) error {
+		return p.Array(func(int) error {
 			at, is, err := p.place()
 			*to, *relative = append(*to, at), append(*relative, is)
 			return err
 		})
 	}
-	err := p.object([]string{"to", "from"}, func(name string) (bool, error) {
+	err := p.Object([]string{"to", "from"}, func(name string) (bool, error) {
 		switch name {
 		case "to":
 			return true, places(&m.To, &m.to)
 		case "from":
 			return true, places(&m.From, &m.from)
 		case "line":
-			return true, p.string(&m.Line)
+			return true, p.String(&m.Line)
 		}
 		return false, nil
 	})
@@ -344,14 +180,14 @@ func (p *parser) move() error {
 // k].
 func (p *parser) place() (at Place, relative bool, err error) {
 	n := 0
-	err = p.array(func(i int) error {
+	err = p.Array(func(i int) error {
 		n++
 		switch i {
 		case 0:
-			return p.number(&at.Rank, true)
+			return p.Number(&at.Rank, true)
 		case 1:
 			name := ""
-			if err := p.string(&name); err != nil {
+			if err := p.String(&name); err != nil {
 				return err
 			}
 			space := strings.Index("ios", name)
@@ -363,7 +199,7 @@ func (p *parser) place() (at Place, relative bool, err error) {
 			relative, err = p.chunk(&at.Chunk)
 			return err
 		case 3:
-			return p.number(&at.Count, false)
+			return p.Number(&at.Count, false)
 		default:
 			return errors.New("a place has 4 items: rank, memory, chunk and count")
 		}
@@ -377,22 +213,22 @@ func (p *parser) place() (at Place, relative bool, err error) {
 
 // chunk reads a number, or ["r", k].
 func (p *parser) chunk(to *int) (relative bool, err error) {
-	t, err := p.next()
+	t, err := p.Next()
 	if err != nil {
 		return false, err
 	}
 	if t != json.Delim('[') {
-		return false, wholeNumber(t, to, false)
+		return false, scan.WholeNumber(t, to, false)
 	}
 	r := ""
-	if err = p.string(&r); err == nil && r != "r" {
+	if err = p.String(&r); err == nil && r != "r" {
 		err = fmt.Errorf(`%q must be "r"`, r)
 	}
 	if err == nil {
-		err = p.number(to, true)
+		err = p.Number(to, true)
 	}
 	if err == nil {
-		err = p.begin(']', "the end of the chunk")
+		err = p.Begin(']', "the end of the chunk")
 	}
 	return true, err
 }

@@ -44,16 +44,24 @@ type joiner struct {
 	runs          []run
 	read, written []int32 // by place: the last run that did
 	ends          []int32 // by place: the last run whose first destination ends just before it
+	before        []int32 // by run: the run that was in ends before it
 }
+
+// mostTried is how many runs are tried that one may join.
+const mostTried = 8
 
 // add adds a run, or joins it to an earlier one.
 func (j *joiner) add(r run, most int32) {
-	at := j.ends[r.to[0]]
-	if at >= 0 && j.joins(&j.runs[at], at, &r, most) {
+	at, tried := j.ends[r.to[0]], 0
+	for at >= 0 && tried < mostTried && !j.joins(&j.runs[at], at, &r, most) {
+		at = j.before[at]
+		tried++
+	}
+	if at >= 0 && tried < mostTried {
 		j.runs[at].count += r.count
 	} else {
 		at = int32(len(j.runs))
-		j.runs = append(j.runs, r)
+		j.runs, j.before = append(j.runs, r), append(j.before, -1)
 	}
 	for i := range r.count {
 		for _, n := range r.from {
@@ -63,7 +71,9 @@ func (j *joiner) add(r run, most int32) {
 			j.written[n+i] = max(j.written[n+i], at)
 		}
 	}
-	j.ends[r.to[0]+r.count] = at
+	if end := r.to[0] + r.count; j.ends[end] != at {
+		j.before[at], j.ends[end] = j.ends[end], at
+	}
 }
 
 // joins reports whether a run may join an earlier one, with a number.

@@ -55,7 +55,7 @@ func runs(p *blocks.Plan, seed uint64, times int) error {
 func sources(t *testing.T) map[string][]byte {
 	all := map[string][]byte{}
 	for _, pattern := range []string{"../mscclpp/testdata/plans/*.json",
-		"../mscclpp/testdata/old/*.json", "../msccl/testdata/*.xml"} {
+		"../mscclpp/testdata/old/*.json", "../mscclpp/testdata/made/*.json", "../msccl/testdata/*.xml"} {
 		for name, text := range texts(t, pattern) {
 			all[filepath.Base(filepath.Dir(pattern))+"/"+name] = text
 		}

@@ -137,6 +137,10 @@ func (r *runner) move(b *block, s *step, m *move, told *clocks) error {
 		return errors.New("reduces, which an exchange does not")
 	}
 	from, to := make([]program.Place, len(m.from)), make([]program.Place, len(m.to))
+	line := ""
+	if b.run == 0 {
+		line = b.where(s.op)
+	}
 	for i := range m.to[0].count {
 		for k, at := range m.from {
 			written, err := r.read(b, at, i)
@@ -152,7 +156,7 @@ func (r *runner) move(b *block, s *step, m *move, told *clocks) error {
 			to[k] = r.placeOf(at, i, true)
 		}
 		if b.run == 0 {
-			r.emit(to, from, b.where(s.op), i > 0)
+			r.emit(to, from, line, i > 0)
 		}
 	}
 	return nil

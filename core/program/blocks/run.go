@@ -352,12 +352,14 @@ func (r *runner) end(rank int) (bool, error) {
 	if state.run == runs {
 		return false, nil
 	}
-	n := len(r.blocks) + r.Plan.Ranks
-	all := clocks{make(clock, n), make(clock, n), nil}
 	for _, b := range state.blocks {
 		if b.next < len(b.steps) {
 			return false, nil
 		}
+	}
+	n := len(r.blocks) + r.Plan.Ranks
+	all := clocks{make(clock, n), make(clock, n), nil}
+	for _, b := range state.blocks {
 		all.seen.join(b.clocks.seen)
 		all.known.join(b.clocks.known)
 	}

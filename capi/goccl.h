@@ -864,11 +864,14 @@ goccl_result goccl_alltoall_single(goccl_comm comm, const void *in, void *out, u
  * threads may use one at once, but none while or after it is freed. 0 is never a program. */
 typedef uint64_t goccl_program;
 
-/* Reads a program from the text of a file, JSON of the format "goccl.plan/1", and checks it: that
- * moves stay within bounds, read what has been written, and together do what the collective
- * promises, with each contribution once. `text` has `size` bytes, is UTF-8, needs no closing NUL,
- * and may be freed afterwards. The program is the caller's, to be freed by goccl_program_free().
- * GOCCL_INVALID_ARGUMENT: the text is refused; the error says why, and in which line or move. */
+/* Reads a program from the text of a file, and checks it: that moves stay within bounds, read what
+ * has been written, and together do what the collective promises, with each contribution once. The
+ * text is JSON of the format "goccl.plan/1", an execution plan of MSCCL++ as JSON of 0.5 or later,
+ * or an algorithm of MSCCL as XML. Of the last two signals and waits are checked, too, and sums are
+ * in canonical order, or for what has the same bits in any. `text` has `size` bytes, is UTF-8,
+ * needs no closing NUL, and may be freed afterwards. The program is the caller's, to be freed by
+ * goccl_program_free(). GOCCL_INVALID_ARGUMENT: the text is refused; the error says why, and in
+ * which line, move or op. */
 goccl_result goccl_program_load(const char *text, size_t size, goccl_program *program);
 
 /* Frees a program. 0 is freed without effect. GOCCL_INVALID_HANDLE: it is none, or has been freed.

@@ -13,6 +13,7 @@ import (
 	"github.com/goccl/goccl/core"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/program"
+	"github.com/goccl/goccl/core/program/formats"
 )
 
 // programHandle is a program that is right. It never changes.
@@ -36,7 +37,7 @@ func apiProgramLoad(from *C.char, size C.size_t, to *C.goccl_program) C.goccl_re
 				return err
 			}
 		}
-		p, err := program.Parse(C.GoBytes(unsafe.Pointer(from), C.int(size)))
+		p, err := formats.Read(C.GoBytes(unsafe.Pointer(from), C.int(size)))
 		var checked *program.Checked
 		if err == nil {
 			checked, err = program.Check(p)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from goccl import plan
@@ -172,6 +173,55 @@ def test_the_command_verifies(tmp_path):
     assert json.loads(done.stdout)["bytes"] == 1024
     done = goccl_plan("verify", tmp_path / "p.json")
     assert "two_shot: allreduce among 3 ranks is right" in done.stdout
+
+
+PLANS = Path(__file__).parent.parent / "core" / "program"
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "source"),
+    [
+        ("mscclpp/testdata/plans/allreduce_8.json", "allreduce_8", "MSCCL++ JSON"),
+        ("mscclpp/testdata/made/old_rs.json", "put_rs", "MSCCL++ JSON of 0.5 to 0.7"),
+        ("msccl/testdata/steps.xml", "steps", "MSCCL XML"),
+    ],
+)
+def test_plans_of_other_libraries_are_converted(file, name, source, tmp_path):
+    p = plan.load(PLANS / file)
+    facts = p.verify(1000)
+    assert (facts.name, facts.collective, p.order) == (name, "allreduce", "canonical")
+    out = tmp_path / "p.json"
+    done = goccl_plan("convert", PLANS / file, "-o", out)
+    assert done.stdout.startswith(f"{name}: allreduce among {facts.ranks} ranks in ")
+    assert done.stdout.endswith(f" moves, from {source}, written to {out}\n")
+    assert done.returncode == 0
+    assert out.read_text(encoding="utf-8") == p.text()
+    assert plan.load(out).verify(1000) == facts
+
+
+def test_a_plan_may_keep_its_order_of_sums(tmp_path):
+    file = PLANS / "msccl/testdata/ar_tree_12_LL.xml"
+    assert plan.load(file).verify(1000).order == "plan"
+    assert (plan.load(file).order, plan.load(file, order="plan").order) == ("canonical", "plan")
+    with pytest.raises(ValueError, match="order is 'other'"):
+        plan.load(file, order="other")
+    done = goccl_plan("convert", file, "--order", "plan", "--json")
+    assert json.loads(done.stdout)["order"] == "plan"  # the program, as there is no -o
+    assert json.loads(done.stderr)["source"] == "MSCCL XML"
+
+
+def test_a_plan_that_is_wrong_is_refused_by_rank_block_and_op(tmp_path):
+    file = PLANS / "mscclpp/testdata/plans/reduce_tbg.json"
+    done = goccl_plan("convert", file, "-o", tmp_path / "p.json")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "rank 0, block 1, op 6 (rres): reads scratch chunk 0 of rank 1, which" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "p.json").exists()
+    done = goccl_plan(
+        "convert", PLANS / "msccl/testdata/steps.xml", "-o", tmp_path / "no" / "p.json"
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "No such file" in done.stderr
 
 
 @pytest.mark.parametrize(

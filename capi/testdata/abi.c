@@ -673,6 +673,9 @@ static void test_programs(void) {
       "\"ranks\": 2, \"chunks\": {\"in\": 1, \"out\": 2}, \"symmetric\": true, \"moves\": ["
       "{\"to\": [[0, \"o\", [\"r\", 0], 1], [1, \"o\", [\"r\", 0], 1]],"
       "\"from\": [[0, \"i\", 0, 1]], \"line\": \"swap.py:3\"}]}";
+  static const char xml[] =
+      "<algo name='one' coll='alltoall' ngpus='1' nchunksperloop='1'><gpu id='0'><tb id='0'>"
+      "<step s='0' type='cpy' srcbuf='i' srcoff='0' dstbuf='o' dstoff='0'/></tb></gpu></algo>";
   char text[4096];
   goccl_program program, again;
   size_t needed;
@@ -690,6 +693,10 @@ static void test_programs(void) {
   TRUE(strstr(text, "\"bytes\": 1000") != NULL && strstr(text, "\"order\": \"canonical\"") != NULL);
   REFUSED(bad, "bytes is", goccl_program_verify(program, UINT64_MAX, NULL, 0, NULL));
   REFUSED(bad, "json is NULL", goccl_program_verify(program, 4, NULL, 1, NULL));
+  OK(goccl_program_free(program));
+  OK(goccl_program_load(xml, sizeof xml - 1, &program));
+  OK(goccl_program_text(program, text, sizeof text, NULL));
+  TRUE(strstr(text, "\"collective\": \"alltoall\"") != NULL);
   OK(goccl_program_free(program));
   OK(goccl_program_free(0));
   REFUSED(bad, "the text ends too early", goccl_program_load(swap, 10, &program));

@@ -6,21 +6,36 @@ import argparse
 import dataclasses
 import json
 import sys
+from pathlib import Path
+from typing import Any
 
 from goccl import _simulate
 from goccl._command import add_examples, parse_size
-from goccl.plan._program import Facts, load
+from goccl.plan._program import FORMAT, Facts, load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares what can be done."""
     parser.add_argument(
         "action",
-        choices=("verify", "simulate"),
+        choices=("verify", "simulate", "convert"),
         help="verify: check a program, and prove the plans that are made of it; simulate: tell how "
-        "long it takes, and why",
+        "long it takes, and why; convert: write it as JSON goccl.plan/1",
     )
-    parser.add_argument("file", metavar="FILE", help="a program, as JSON goccl.plan/1")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="a program, as JSON goccl.plan/1; a plan of MSCCL++, as JSON; or an algorithm of "
+        "MSCCL, as XML",
+    )
+    parser.add_argument(
+        "-o", metavar="OUT", dest="out", help="of convert: where to (default: standard output)"
+    )
+    parser.add_argument(
+        "--order",
+        choices=("canonical", "plan"),
+        help='of convert: in which order sums are; "plan" lets floats be summed in the file\'s own',
+    )
     parser.add_argument(
         "--bytes",
         type=parse_size,
@@ -43,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         [
             "goccl plan verify two_shot.json",
             "goccl plan simulate two_shot.json --bytes 1M --per-host 2 --net star:25g",
+            "goccl plan convert allreduce.xml -o allreduce.json",
         ],
         {0: "the program is right", 1: "it is refused", 2: "the command line is wrong"},
     )
@@ -51,6 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Does it. The exit status is 1 where the file is refused."""
     try:
+        if args.action == "convert":
+            return _convert(args)
         program = load(args.file)
         if args.action == "verify":
             facts = program.verify(args.bytes)
@@ -59,13 +77,53 @@ def main(args: argparse.Namespace) -> int:
             told = program.simulate(args.bytes, args.per_host, args.net)
             text = _simulate.render(told)
     except OSError as error:
-        print(f"goccl plan: {args.file}: {error.strerror}", file=sys.stderr)
+        print(f"goccl plan: {error.filename or args.file}: {error.strerror}", file=sys.stderr)
         return 1
     except (ValueError, RuntimeError, ImportError) as error:
         print(f"goccl plan: {args.file}: {error}", file=sys.stderr)
         return 1
     print(json.dumps(told, indent=2) if args.json else text)
     return 0
+
+
+def _convert(args: argparse.Namespace) -> int:
+    """Writes the file as JSON goccl.plan/1, and tells what it was: on standard output, unless the
+    program goes there."""
+    program = load(args.file, order=args.order)
+    text = program.text()
+    if args.out:
+        Path(args.out).write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
+    told = {
+        "source": _format(Path(args.file).read_text(encoding="utf-8")),
+        "name": program.name,
+        "collective": program.collective.name,
+        "ranks": len(program.ranks),
+        "moves": len(program.moves),
+        "order": program.order,
+        "file": args.out,
+    }
+    if args.json:
+        line = json.dumps(told, indent=2)
+    else:
+        to = f", written to {args.out}" if args.out else ""
+        line = (
+            f"{program.name}: {told['collective']} among {told['ranks']} ranks in {told['moves']} "
+            f"moves, from {told['source']}{to}"
+        )
+    print(line, file=sys.stdout if args.out else sys.stderr)
+    return 0
+
+
+def _format(text: str) -> str:
+    """The format of a file that has been read."""
+    if text.lstrip().startswith("<"):
+        return "MSCCL XML"
+    head: dict[str, Any] = json.loads(text)
+    if "gpus" not in head:
+        return FORMAT
+    return "MSCCL++ JSON of 0.5 to 0.7" if "inputChunks" in head["gpus"][0] else "MSCCL++ JSON"
 
 
 def _render(facts: Facts) -> str:

@@ -281,12 +281,18 @@ class Program:
         return json.dumps(head)
 
 
-def load(path: str | os.PathLike[str]) -> Program:
-    """Reads a program from a file, and checks it.
+def load(path: str | os.PathLike[str], *, order: str | None = None) -> Program:
+    """Reads a program from a file, and checks it. The file may also be an execution plan of
+    MSCCL++, as JSON of 0.5 or later, or an algorithm of MSCCL, as XML.
+
+    Args:
+        path: Of the file.
+        order: "canonical" or "plan": the program's order, as `Program` has it. Default: what the
+            file says, and "canonical" where it is of another library.
 
     Raises:
         ValueError: The file is no program, or one that is not right. The text says what is wrong,
-            and where.
+            and where: of which rank, block and op where the file is of another library.
         OSError: The file cannot be read.
     """
     made = json.loads(_native.load().Program(Path(path).read_bytes()).text())
@@ -297,7 +303,7 @@ def load(path: str | os.PathLike[str]) -> Program:
         _collective(made["collective"], made.get("root", 0), chunks["in"], chunks["out"]),
         ranks=made["ranks"],
         scratch=chunks["scratch"],
-        order=made.get("order", "canonical"),
+        order=order or made.get("order", "canonical"),
         bytes=None if bounds is None else (bounds["min"], bounds.get("max", 0)),
         per_host=made.get("per_host", 0),
     )

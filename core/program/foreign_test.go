@@ -106,6 +106,23 @@ func TestForeignFacts(t *testing.T) {
 			t.Errorf("%s: %s, not %s", name, got, want)
 		}
 	}
+	// Each rank adds its own contribution last.
+	other, err := read(all["made/other_bits.json"])
+	if err != nil || other.SameBits || other.Canonical {
+		t.Errorf("%+v, %v; ranks do not have the same bits", other.Facts, err)
+	}
+	// A channel that the other end does not list is there, too.
+	hidden := strings.Replace(string(all["plans/allgather_2.json"]), `"connected_to":[1]`,
+		`"connected_to":[1,1]`, 1)
+	if _, err := read([]byte(hidden)); err != nil || hidden == string(all["plans/allgather_2.json"]) {
+		t.Error(err)
+	}
+	// Plans that say different ops of their sums could not be one collective.
+	mixed := strings.Replace(string(all["made/other_bits.json"]), `"max"`, `"min"`, 1)
+	if _, err := read([]byte(mixed)); err == nil || !strings.Contains(err.Error(),
+		`op 9 (re): reduce_op is "max", and that of an op before is "min"`) {
+		t.Error(err)
+	}
 	c, err := read(all["plans/default_allreduce_2x2.json"])
 	if err != nil || c.MinBytes != 1024 || c.MaxBytes != 2097152 || c.AnyOrder {
 		t.Errorf("%d to %d bytes, any order %v, %v", c.MinBytes, c.MaxBytes, c.AnyOrder, err)

@@ -101,10 +101,15 @@ func (r Ref) String() string {
 const (
 	mostRounds = 64
 	mostParts  = 64
-	// mostWork is how many clocks all steps of a run may look at together.
-	mostWork = 1 << 25
-	// mostTouches is how many places they may.
-	mostTouches = 1 << 23
+	// mostClocks is how many clocks all steps of a run may have together.
+	mostClocks = 1 << 25
+	// mostTouches is how many places they may name together. A step counts as stepTouches more.
+	mostTouches = 1 << 22
+	stepTouches = 8
+	// mostWork is how many clocks and accesses all runs may look at, for all cuts together. An access
+	// of a place counts as accessWork.
+	mostWork   = 1 << 28
+	accessWork = 8
 	// mostCells is how many places all ranks may have together.
 	mostCells = 1 << 21
 	runs      = 3
@@ -121,8 +126,9 @@ func Convert(p *Plan) (program.Program, error) {
 		return program.Program{}, err
 	}
 	var made *program.Checked
+	work := 0
 	for i, c := range cuts {
-		r, err := newRunner(p, c)
+		r, err := newRunner(p, c, &work)
 		if err == nil {
 			err = r.run()
 		}

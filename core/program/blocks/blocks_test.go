@@ -42,14 +42,18 @@ func TestTooMuch(t *testing.T) {
 	empty := func(ranks, chunks int) *blocks.Plan {
 		return &blocks.Plan{Collective: plan.AllReduce, Ranks: ranks, In: chunks, Out: chunks}
 	}
+	reads := alone(1<<10, 1500, 1, blocks.Op{Transfers: []blocks.Transfer{{
+		To: at(0, blocks.Mail, 0, 1<<10), From: at(0, program.Input, 0, 1<<10)}}})
+	reads.Mail = 1 << 10
 	for name, c := range map[string]struct {
 		*blocks.Plan
 		want string
 	}{
 		"places":  {empty(4096, 1<<16), "too many"},
 		"chunks":  {empty(1, 1<<17), "at most 65536"},
-		"touches": {alone(1<<16, 1, 1000, copies), "op 63 (copy): up to here ops name more than"},
+		"touches": {alone(1<<16, 1, 1000, copies), "op 31 (copy): up to here ops name more than"},
 		"steps":   {alone(1, 2000, 100, blocks.Op{}), "200000 steps of 2000 blocks on 1 ranks are"},
+		"reads":   {reads, "there is too much to be checked"},
 		"parts":   {many, "op 0 (copy): "},
 		"units":   {two, "have no common size"},
 	} {

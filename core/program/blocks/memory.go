@@ -110,6 +110,7 @@ func (r *runner) at(s span, i int32, run int) *cell {
 // hasCome reports whether packets have been written in the run of a block.
 func (r *runner) hasCome(b *block, s span) bool {
 	for i := range s.count {
+		*r.work++
 		if r.at(s, i, b.run).run != int32(b.run) {
 			return false
 		}
@@ -209,6 +210,7 @@ func (r *runner) read(b *block, s span, i int32) (written bool, err error) {
 	if !written && (s.ref.Space == program.Scratch || r.inputOf(s, i) < 0) {
 		return false, fmt.Errorf("reads %s, which nothing has written in this run", r.text(s, i))
 	}
+	*r.work += len(c.reads)
 	c.reads = slices.DeleteFunc(c.reads, func(a access) bool { return int(a.block) == b.index })
 	c.reads = append(c.reads, b.access())
 	return written, nil

@@ -1,6 +1,7 @@
 package blocks
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -20,8 +21,9 @@ type runner struct {
 	ranks    []rankState
 	counters []counter
 	memory
-	moves []program.Move // of the first run
-	work  int
+	moves   []program.Move // of the first run
+	touches int
+	work    *int // done so far, for all cuts
 }
 
 // step is an op as it is done, or a part of one.
@@ -87,8 +89,8 @@ type counter struct {
 	taker  int
 }
 
-func newRunner(p *Plan, c cut) (*runner, error) {
-	r := &runner{Plan: p, cut: c, blocks: make([]block, len(p.Blocks)),
+func newRunner(p *Plan, c cut, work *int) (*runner, error) {
+	r := &runner{Plan: p, cut: c, work: work, blocks: make([]block, len(p.Blocks)),
 		ranks: make([]rankState, p.Ranks), counters: make([]counter, len(p.Counters))}
 	if err := r.lay(); err != nil {
 		return nil, err
@@ -118,7 +120,7 @@ func newRunner(p *Plan, c cut) (*runner, error) {
 		steps += len(b.steps)
 		r.ranks[b.Rank].blocks = append(r.ranks[b.Rank].blocks, b)
 	}
-	if all := steps * (len(p.Blocks) + p.Ranks); all > mostWork {
+	if all := steps * (len(p.Blocks) + p.Ranks); all > mostClocks {
 		return nil, fmt.Errorf("%d steps of %d blocks on %d ranks are too many to be checked", steps,
 			len(p.Blocks), p.Ranks)
 	}
@@ -126,6 +128,7 @@ func newRunner(p *Plan, c cut) (*runner, error) {
 	for i := range r.blocks {
 		r.blocks[i].clocks = clocks{make(clock, n), make(clock, n), nil}
 	}
+	*work += len(r.all) + r.touches*accessWork*runs
 	r.expectReads()
 	return r, r.checkCounts()
 }
@@ -169,11 +172,11 @@ func (r *runner) addStep(b *block, op, named *Op, from, count int) error {
 		}
 		if m.to[0].count > 0 {
 			s.moves = append(s.moves, m)
-			r.work += int(m.to[0].count) * (len(m.to) + len(m.from))
+			r.touches += int(m.to[0].count) * (len(m.to) + len(m.from))
 		}
 	}
-	r.work++
-	if r.work > mostTouches {
+	r.touches += stepTouches
+	if r.touches > mostTouches {
 		return fmt.Errorf("%s: up to here ops name more than %d places, which are too many to be checked",
 			b.where(named), mostTouches)
 	}
@@ -284,6 +287,9 @@ func (r *runner) run() error {
 				continue
 			}
 			done, err := r.do(b)
+			if err == nil && *r.work > mostWork {
+				err = errors.New("up to here there is too much to be checked")
+			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", b.where(b.steps[b.next].op), err)
 			}
@@ -383,8 +389,9 @@ func (b *block) told(relaxed bool) clocks {
 	return told
 }
 
-// hear takes in what a block is told.
-func (b *block) hear(t clocks, relaxed bool) {
+// hear has a block take in what it is told.
+func (r *runner) hear(b *block, t clocks, relaxed bool) {
+	*r.work += len(t.known)
 	b.clocks.known.join(t.known)
 	b.clocks.seen.join(t.base)
 	if !relaxed {
@@ -416,7 +423,7 @@ func (r *runner) do(b *block) (bool, error) {
 		}
 	}
 	for _, p := range s.After {
-		b.hear(r.blocks[p.Block].finished[p.Op], false)
+		r.hear(b, r.blocks[p.Block].finished[p.Op], false)
 	}
 	for _, n := range s.Takes {
 		r.take(b, n, s.Relaxed)
@@ -455,7 +462,7 @@ func (r *runner) hearPackets(b *block, s *step) *clocks {
 					break
 				}
 				if c := r.at(from, k, b.run); c.told != last {
-					b.hear(*c.told, false)
+					r.hear(b, *c.told, false)
 					last = c.told
 				}
 			}
@@ -494,7 +501,7 @@ func (r *runner) take(b *block, n int, relaxed bool) {
 	for poster, count := range c.totals {
 		sure := c.taken[b.run] - r.Counters[n].Initial - (all - count)
 		if posts := c.posts[b.run][poster]; sure > 0 && sure <= len(posts) {
-			b.hear(posts[sure-1], relaxed)
+			r.hear(b, posts[sure-1], relaxed)
 		}
 	}
 }
@@ -525,7 +532,7 @@ func (r *runner) meet(b *block, s *step) bool {
 		all.known.join(other.clocks.known)
 	}
 	for _, other := range at.waiting {
-		other.hear(all, false)
+		r.hear(other, all, false)
 	}
 	at.waiting, at.generation = at.waiting[:0], at.generation+1
 	return true

@@ -113,3 +113,39 @@ func TestRelaxed(t *testing.T) {
 		}
 	}
 }
+
+// Where two blocks count up, the first of two waits does not tell which of them has.
+func TestTwoSignals(t *testing.T) {
+	copies := func(number int, to, from program.Space, chunk int) blocks.Op {
+		return blocks.Op{Name: "copy", Number: number, Transfers: []blocks.Transfer{{
+			To: at(0, to, chunk, 1), From: at(0, from, chunk, 1)}}}
+	}
+	wait := blocks.Op{Name: "wait", Takes: []int{0}}
+	for name, c := range map[string]struct {
+		initial int
+		ops     []blocks.Op
+		want    string
+	}{
+		"both": {0, []blocks.Op{wait, wait, copies(2, program.Output, program.Scratch, 0),
+			copies(3, program.Output, program.Scratch, 1)}, ""},
+		"one": {0, []blocks.Op{wait, copies(1, program.Output, program.Scratch, 0), wait,
+			copies(3, program.Output, program.Scratch, 1)},
+			"block 2, op 1 (copy): reads scratch chunk 0 of rank 0, which rank 0, block 0, op 0 (copy)"},
+		// One of them is of the start.
+		"start": {1, []blocks.Op{wait, wait, copies(2, program.Output, program.Scratch, 0),
+			copies(3, program.Output, program.Scratch, 1)}, "block 2, op 2 (copy): reads scratch chunk 0"},
+	} {
+		p := &blocks.Plan{Name: "x", Collective: plan.Custom, Ranks: 1, In: 2, Out: 2, Scratch: 2,
+			Counters: []blocks.Counter{{Name: "it", Initial: c.initial}}}
+		for i := range 2 {
+			p.Blocks = append(p.Blocks, blocks.Block{ID: i, Ops: []blocks.Op{
+				copies(0, program.Scratch, program.Input, i), {Name: "signal", Number: 1, Posts: []int{0}},
+			}})
+		}
+		p.Blocks = append(p.Blocks, blocks.Block{ID: 2, Ops: c.ops})
+		_, err := blocks.Convert(p)
+		if (c.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, not %s", name, err, c.want)
+		}
+	}
+}

@@ -6,16 +6,18 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/program"
+	"github.com/goccl/goccl/core/program/formats"
 )
 
 // Program is a collective of a user's own: moves of all ranks, in one order. It never changes, and
 // any goroutine may use it.
 type Program struct{ checked *program.Checked }
 
-// LoadProgram reads a program from the text of a file, and checks it. The error is
-// [ErrInvalidArgument], and says what is wrong, and where.
+// LoadProgram reads a program from the text of a file, and checks it: JSON of the format
+// "goccl.plan/1", a plan of MSCCL++ as JSON, or of MSCCL as XML. The error is [ErrInvalidArgument],
+// and says what is wrong, and where.
 func LoadProgram(text []byte) (*Program, error) {
-	p, err := program.Parse(text)
+	p, err := formats.Read(text)
 	if err == nil {
 		var checked *program.Checked
 		if checked, err = program.Check(p); err == nil {

@@ -111,8 +111,9 @@ func apiProgramVerify(
 		if err != nil {
 			return errorf(codeInvalidArgument, "program_verify: %v", err)
 		}
+		digest := c.Digest()
 		v := verified{Name: c.Name, Collective: c.Collective.String(), Ranks: c.Ranks,
-			Digest: hex.EncodeToString(c.Digest[:]), InPlace: c.InPlace, OutOfPlace: c.OutOfPlace,
+			Digest: hex.EncodeToString(digest[:]), InPlace: c.InPlace, OutOfPlace: c.OutOfPlace,
 			Order: "canonical", SameBits: c.SameBits, Bytes: bytes}
 		if !c.Canonical {
 			v.Order = "plan"

@@ -22,7 +22,7 @@ type packageRule struct {
 // such that stand below it here. A pure one takes data and returns data: it does nothing and waits
 // for nothing, and nor does what it imports.
 var packages = []packageRule{
-	{public, "core bootstrap program plan reduce fault logs", false},
+	{public, "core bootstrap program/formats program plan reduce fault logs", false},
 	{"core", "sim program join epoch agreement suspended checkpoint config endpoint work memory " +
 		"roster membership meeting tune call fault plan exec address transport bootstrap " +
 		"bootstrap/etcd logs internal/cpus internal/interfaces internal/printable", false},
@@ -34,8 +34,8 @@ var packages = []packageRule{
 	{"agreement", "completion roster membership meeting fault address transport internal/printable",
 		false},
 	{"suspended", "completion work memory call fault plan", false},
-	{"config", "tune program fault plan address transport bootstrap bootstrap/etcd logs " +
-		"internal/interfaces internal/printable", false},
+	{"config", "tune program/formats program fault plan address transport bootstrap " +
+		"bootstrap/etcd logs internal/interfaces internal/printable", false},
 	{"endpoint", "roster exec address transport logs", false},
 	{"collective", "work call tune program fault plan reduce reduce/kernel exec", false},
 	{"p2p", "work membership tune call fault plan reduce exec transport", false},

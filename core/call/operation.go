@@ -212,7 +212,8 @@ const byProgram = 1
 
 // UseProgram has a message say which program runs the operation.
 func UseProgram(m *plan.Message, p *program.Checked) {
-	m.Digest ^= binary.LittleEndian.Uint64(p.Digest[:])
+	digest := p.Digest()
+	m.Digest ^= binary.LittleEndian.Uint64(digest[:])
 	if m.Collective != uint8(plan.AllToAll) {
 		m.Schedule = byProgram
 	}

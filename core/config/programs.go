@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/goccl/goccl/core/program"
+	"github.com/goccl/goccl/core/program/formats"
 )
 
 // Of the programs that the settings name.
@@ -41,7 +42,8 @@ func readPrograms(c *Completed, given string) (string, error) {
 				return "", fmt.Errorf("plans (from the option or %s) are %q, which has more than %d programs",
 					EnvPlans, given, mostPrograms)
 			}
-			list = append(list, fmt.Sprintf("%s %x", p.Name, p.Digest[:4]))
+			digest := p.Digest()
+			list = append(list, fmt.Sprintf("%s %x", p.Name, digest[:4]))
 		}
 	}
 	text := strings.Join(list, ", ")
@@ -81,7 +83,7 @@ func readProgram(file string) (*program.Checked, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := program.Parse(text)
+	p, err := formats.Read(text)
 	if err != nil {
 		return nil, err
 	}

@@ -172,7 +172,8 @@ func proposalOf(r *tune.Registered, refused error) []int64 {
 	words[1], words[2] = r.MinBytes, r.MaxBytes
 	var name [program.MostName]byte
 	copy(name[:], r.Name)
-	for _, b := range [][]byte{r.Digest[:], name[:]} {
+	digest := r.Digest()
+	for _, b := range [][]byte{digest[:], name[:]} {
 		for ; len(b) > 0; b = b[8:] {
 			words = append(words, int64(binary.LittleEndian.Uint64(b)))
 		}

@@ -27,11 +27,13 @@ type Facts struct {
 type Checked struct {
 	Program
 	Facts
-	// Digest stands for what the program does: its name and the lines of its moves do not count.
-	Digest [sha256.Size]byte
+	digest [sha256.Size]byte
 	runs   []run
 	trees  *trees
 }
+
+// Digest is that of the program, which is found once.
+func (c *Checked) Digest() [sha256.Size]byte { return c.digest }
 
 // Check runs a program's moves in their order, without data. The error says which move is wrong,
 // and where.
@@ -57,7 +59,7 @@ func Check(p Program) (*Checked, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &Checked{p, apart.facts(true, false), p.digest(), apart.runs, apart.trees}, nil
+		return &Checked{p, apart.facts(true, false), p.Digest(), apart.runs, apart.trees}, nil
 	}
 	same := newChecker(&p, true)
 	errInPlace := same.check()
@@ -71,7 +73,7 @@ func Check(p Program) (*Checked, error) {
 	default:
 		return nil, err
 	}
-	return &Checked{p, c.facts(err == nil, errInPlace == nil), p.digest(), c.runs, c.trees}, nil
+	return &Checked{p, c.facts(err == nil, errInPlace == nil), p.Digest(), c.runs, c.trees}, nil
 }
 
 // value is what a chunk holds: a sum, or a raw contribution, of a chunk of a block.

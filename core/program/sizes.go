@@ -10,8 +10,8 @@ import (
 // align is the unit in which data is cut into chunks: a cache line, and a whole number of elements.
 const align = 64
 
-// pipelineDepth is how many windows there are at least of chunks of Thresholds.PipelineMin or more, so
-// that ranks work while they send.
+// pipelineDepth is how many windows there are at least of chunks of Thresholds.PipelineMin or more,
+// so that ranks work while they send.
 const pipelineDepth = 4
 
 // sizes are how long chunks are. A program runs once for each window: the same bytes of each chunk.

@@ -22,7 +22,7 @@ func TestTextIsReadAgain(t *testing.T) {
 		if !reflect.DeepEqual(got, p) {
 			t.Fatalf("%v\nbecame\n%v", p, got)
 		}
-		if !bytes.Equal(got.Text(), text) || got.digest() != p.digest() {
+		if !bytes.Equal(got.Text(), text) || got.Digest() != p.Digest() {
 			t.Fatalf("the text of %s is another", text)
 		}
 	}
@@ -78,10 +78,10 @@ func TestSymmetricText(t *testing.T) {
 func TestDigest(t *testing.T) {
 	p, q := twoShot(4, 1), twoShot(4, 1)
 	q.Name, q.Moves[0].Line = "another", "x.py:2"
-	if p.digest() != q.digest() {
+	if p.Digest() != q.Digest() {
 		t.Error("a name and a line count")
 	}
-	seen := map[[32]byte]bool{p.digest(): true}
+	seen := map[[32]byte]bool{p.Digest(): true}
 	for i, change := range []func(p *Program){
 		func(p *Program) { p.Moves[0], p.Moves[1] = p.Moves[1], p.Moves[0] },
 		func(p *Program) { p.Scratch++ },
@@ -92,10 +92,10 @@ func TestDigest(t *testing.T) {
 	} {
 		q := twoShot(4, 1)
 		change(&q)
-		if seen[q.digest()] {
+		if seen[q.Digest()] {
 			t.Errorf("change %d does not count", i)
 		}
-		seen[q.digest()] = true
+		seen[q.Digest()] = true
 	}
 }
 
@@ -189,7 +189,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		again, err := Parse(c.Text())
-		if err != nil || again.digest() != p.digest() {
+		if err != nil || again.Digest() != p.Digest() {
 			t.Fatalf("%v, of %s", err, c.Text())
 		}
 		if p.Ranks > 8 || p.each() > 64 {

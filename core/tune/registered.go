@@ -86,7 +86,7 @@ func (s *Shape) programParams(op *call.Operation, p *program.Checked) plan.Param
 }
 
 // SameDigest reports whether two programs do the same.
-func (r *Registered) SameDigest(o *Registered) bool { return r.Digest == o.Digest }
+func (r *Registered) SameDigest(o *Registered) bool { return r.Digest() == o.Digest() }
 
 // Overlaps reports whether there are operations that both fit, but for dtypes and ops.
 func (r *Registered) Overlaps(o *Registered) bool {

@@ -15,6 +15,7 @@ import (
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/program"
+	"github.com/goccl/goccl/core/program/formats"
 	"github.com/goccl/goccl/core/reduce"
 )
 
@@ -498,4 +499,156 @@ func TestProgramsEndWithTheEpoch(t *testing.T) {
 	before := w.comms[0].Sequence()
 	w.reduces(5)
 	w.ranBy(plan.AllReduce, before, "one_shot")
+}
+
+// call of a program's collective on equal blocks of n elements, and what comes of it.
+func callOf(t *testing.T, p *program.Checked, rank, n int) (op Operation, check func() error) {
+	size := p.Ranks
+	op = Operation{Collective: p.Collective, DType: reduce.Int32, Root: p.Root,
+		Programs: call.EqualBlocks}
+	ins, outs := p.Blocks(program.Input), p.Blocks(program.Output)
+	var results [][]int32
+	for i := range max(ins, outs) {
+		in, out := buffer(t, n), buffer(t, n)
+		fill(in, rank, i)
+		if i < ins {
+			op.In, op.InCounts = append(op.In, ptr(in)), append(op.InCounts, uint64(n))
+		}
+		if i < outs {
+			op.Out, op.OutCounts = append(op.Out, ptr(out)), append(op.OutCounts, uint64(n))
+			results = append(results, out)
+		}
+	}
+	return op, func() error {
+		for b, out := range results {
+			want := func(i int) int32 { return value(b, 0, i) }
+			switch p.Collective {
+			case plan.AllToAll:
+				want = func(i int) int32 { return value(b, rank, i) }
+			case plan.AllReduce, plan.ReduceScatter:
+				of := 0
+				if p.Collective == plan.ReduceScatter {
+					of = rank
+				}
+				want = func(i int) (sum int32) {
+					for r := range size {
+						sum += value(r, of, i)
+					}
+					return sum
+				}
+			}
+			if err := expect(p.Name, out, want); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// The plans of MSCCL++ run in groups: those that are sound give what their collectives promise.
+func TestForeignPlansRun(t *testing.T) {
+	files, err := filepath.Glob("program/mscclpp/testdata/plans/*.json")
+	if err != nil || len(files) < 20 {
+		t.Fatal(files, err)
+	}
+	worlds := map[string]*world{}
+	ran := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read, err := formats.Read(text)
+		if err != nil {
+			continue // package mscclpp tests why
+		}
+		p, err := program.Check(read)
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		ran++
+		for _, transport := range []string{"shm", "tcp"} {
+			key := fmt.Sprint(transport, p.Ranks)
+			if worlds[key] == nil {
+				worlds[key] = newWorld(t, transport, p.Ranks, 0)
+			}
+			w := worlds[key]
+			if p.Collective == plan.Custom {
+				w.each(func(rank int) error {
+					in, out := buffer(t, 64*p.In), buffer(t, 64*p.Out)
+					return run(w.comms[rank], Operation{Collective: plan.Custom, DType: reduce.Int32,
+						Program: p, In: []unsafe.Pointer{ptr(in)}, Out: []unsafe.Pointer{ptr(out)},
+						InCounts: []uint64{uint64(len(in))}, OutCounts: []uint64{uint64(len(out))}})
+				})
+				continue
+			}
+			w.register(p, 0, 1<<40)
+			for _, n := range []int{1, 257, 100_003} {
+				w.each(func(rank int) error {
+					op, check := callOf(t, p, rank, n)
+					if err := run(w.comms[rank], op); err != nil {
+						return err
+					}
+					if by := w.comms[rank].Algorithm(w.comms[rank].Sequence()); by != "plan:"+p.Name {
+						return fmt.Errorf("%v ran by %q, not by %q", p.Collective, by, p.Name)
+					}
+					return check()
+				})
+			}
+			w.each(func(rank int) error {
+				return w.comms[rank].UnregisterProgram(context.Background(), p)
+			})
+		}
+	}
+	if ran < 22 {
+		t.Errorf("%d of %d plans ran", ran, len(files))
+	}
+}
+
+// A rank that calls something else, ends, or aborts while others register: all are told, nobody
+// waits, and what other threads have started behind it ends, too.
+func TestRegistrationFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		last func(c *Comm) error // what the last rank does
+		want error
+		says string
+	}{
+		"another call": {func(c *Comm) error { return run(c, Operation{Collective: plan.Barrier}) },
+			ErrMismatch, "program_register"},
+		"destroy": {func(c *Comm) error { c.Destroy(); return ErrPeerFailed }, ErrPeerFailed, ""},
+		"abort":   {func(c *Comm) error { c.Abort("enough"); return ErrAborted }, ErrAborted, "enough"},
+	} {
+		for _, transport := range []string{"shm", "tcp"} {
+			t.Run(name+" "+transport, func(t *testing.T) {
+				const size = 3
+				w := newWorld(t, transport, size, 0)
+				p := programsOf(t, size)[0]
+				w.reduces(5)
+				before := w.comms[0].Sequence()
+				for rank, err := range w.try(func(rank int) error {
+					comm := w.comms[rank]
+					if rank == size-1 {
+						return c.last(comm)
+					}
+					behind := make(chan error, 1)
+					go func() {
+						for comm.Sequence() == before && comm.Err() == nil {
+							time.Sleep(time.Microsecond)
+						}
+						behind <- run(comm, inPlace(buffer(t, 5)))
+					}()
+					err := comm.RegisterProgram(context.Background(), p, 0, 0)
+					if <-behind == nil {
+						t.Errorf("rank %d: what comes behind it has ended well", rank)
+					}
+					return err
+				}) {
+					if !errors.Is(err, c.want) && !(name == "destroy" && errors.Is(err, ErrAborted)) ||
+						rank < size-1 && !strings.Contains(err.Error(), c.says) {
+						t.Errorf("rank %d: %v", rank, err)
+					}
+				}
+			})
+		}
+	}
 }

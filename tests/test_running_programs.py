@@ -1,9 +1,11 @@
 """Programs that run: once, and registered, under torch.distributed, DDP and goccl.Communicator.
 Real processes; results against NumPy, and against groups without programs."""
 
+import importlib.util
 import os
 import signal
 from datetime import timedelta
+from pathlib import Path
 
 import goccl
 import numpy as np
@@ -13,6 +15,20 @@ import torch.distributed as dist
 from goccl import plan
 from test_programs import direct, ring, two_shot
 
+EXAMPLES = Path(__file__).parents[1] / "examples" / "plans"
+
+
+def example(name):
+    """A function of the example of the same name."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+alltoall_by_tiers, allgather_around_hosts = map(
+    example, ("alltoall_by_tiers", "allgather_around_hosts")
+)
 transports = pytest.mark.parametrize("transport", ["shm", "tcp"])
 
 
@@ -242,6 +258,24 @@ def run_once(rank):
 @transports
 def test_a_program_runs_once(make_world, transport):
     make_world(3, env={"GOCCL_TRANSPORT": transport}).run(run_once)
+
+
+def run_examples(rank):
+    join(rank)
+    n, me = rank.size, rank.rank
+    for hosts, per_host in ((2, 2), (4, 1), (1, 4)):
+        given = torch.arange(3 * n) + 100 * me
+        taken = torch.zeros_like(given)
+        plan.run(alltoall_by_tiers(hosts, per_host), None, given, taken)
+        assert taken.tolist() == [100 * r + 3 * me + i for r in range(n) for i in range(3)]
+        gathered = torch.zeros(3 * n, dtype=torch.int64)
+        plan.run(allgather_around_hosts(hosts, per_host), None, given[:3], gathered)
+        assert gathered.tolist() == [100 * r + i for r in range(n) for i in range(3)]
+    dist.destroy_process_group()
+
+
+def test_worked_examples_do_what_they_say(make_world):
+    make_world(4).run(run_examples)
 
 
 def refuse_once(rank):

@@ -43,6 +43,8 @@ func Parse(text []byte) (*blocks.Plan, error) {
 	return f.plan()
 }
 
+const mostSteps = 1 << 18
+
 // file is what a text says.
 type file struct {
 	*xml.Decoder
@@ -252,8 +254,8 @@ func (f *file) block(b *block) error {
 		if err != nil || e == nil {
 			return err
 		}
-		if f.steps++; f.steps > program.MostMoves {
-			return fmt.Errorf("there are more than %d steps", program.MostMoves)
+		if f.steps++; f.steps > mostSteps {
+			return fmt.Errorf("there are more than %d steps", mostSteps)
 		}
 		s := step{dependBlock: -1, depends: -1, count: 1}
 		number := 0

@@ -24,6 +24,9 @@ func (f *file) oldField(o *op, name string) (bool, error) {
 		}
 		return 1
 	}
+	if o.old == nil {
+		o.old = &oldOp{}
+	}
 	switch name {
 	case "i_cids", "o_cids":
 		return true, f.items(mostItems, func() error {
@@ -92,6 +95,9 @@ func (t *translator) oldSides(rank int, b *block, o *op,
 		name = today
 	} else if !sameNames[name] {
 		return name, nil, nil, nil, fmt.Errorf("there is no such op in the schema of 0.5 to 0.7")
+	}
+	if o.old == nil {
+		return name, nil, nil, nil, nil
 	}
 	var sides [2][]side
 	for i := range sides {

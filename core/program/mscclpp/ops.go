@@ -167,6 +167,10 @@ func (t *translator) ops(rank int, b *block, from []op) ([]blocks.Op, error) {
 
 func (t *translator) op(rank int, b *block, o *op) (blocks.Op, error) {
 	to := blocks.Op{Name: o.name, Number: o.number, Part: o.part, Parts: o.parts}
+	today := len(o.src)+len(o.dst)+len(o.channels)+len(o.semaphores) > 0 || o.piped || o.parts > 0
+	if t.old && today || !t.old && o.old != nil {
+		return to, errors.New("has fields of another schema than the plan, which is told by inputChunks")
+	}
 	if o.reduce != "" {
 		if t.reduce != "" && o.reduce != t.reduce {
 			return to, fmt.Errorf("reduce_op is %q, and that of an op before is %q; all must be the same",

@@ -39,8 +39,12 @@ func Parse(text []byte) (*blocks.Plan, error) {
 	return f.plan()
 }
 
-// mostItems is how long a list of an op may be, and how many channels a rank may have.
-const mostItems = 1 << 16
+// Limits of what is kept of a text.
+const (
+	mostItems = 1 << 16 // of a list
+	mostOps   = 1 << 18
+	mostAll   = 1 << 20 // items of all lists
+)
 
 // file is what a text says. Both schemas are read into the same.
 type file struct {
@@ -49,7 +53,7 @@ type file struct {
 	inPlace, double, old       bool
 	least, most                uint64
 	gpus                       []gpu
-	ops                        int
+	ops, all                   int // so far
 }
 
 type gpu struct {
@@ -102,7 +106,7 @@ type op struct {
 	piped           bool
 	body            []op
 	number, depth   int
-	old             oldOp
+	old             *oldOp // nil: it has nothing of that
 }
 
 // oldOp is what an op has of the older schema alone: of its sources first, then of its
@@ -189,6 +193,9 @@ func (f *file) items(most int, item func() error) error {
 	return f.Array(func(i int) error {
 		if i >= most {
 			return fmt.Errorf("there are more than %d items", most)
+		}
+		if f.all++; f.all > mostAll {
+			return fmt.Errorf("up to here there are more than %d items", mostAll)
 		}
 		return item()
 	})
@@ -356,9 +363,9 @@ func (f *file) block(b *block) error {
 }
 
 func (f *file) opList(to *[]op, depth int) error {
-	return f.items(program.MostMoves, func() error {
-		if f.ops++; f.ops > program.MostMoves {
-			return fmt.Errorf("there are more than %d ops", program.MostMoves)
+	return f.items(mostOps, func() error {
+		if f.ops++; f.ops > mostOps {
+			return fmt.Errorf("there are more than %d ops", mostOps)
 		}
 		o := op{number: len(*to), depth: depth}
 		err := f.op(&o)

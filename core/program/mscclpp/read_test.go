@@ -52,13 +52,15 @@ func TestRefused(t *testing.T) {
 		{strings.Replace(sound, `"inplace"`, `"colletive":"allreduce","inplace"`, 1),
 			`there is "collective", too`},
 		{strings.Replace(sound, `"output_chunks":1`, `"output_chunks":2`, 1), "which do not fit"},
-		{plan(`"x":`+strings.Repeat("[", 40)+strings.Repeat("]", 40)+",", "", copies), "nested deeper"},
+		{plan(`"x":`+strings.Repeat("[", 10001)+strings.Repeat("]", 10001)+",", "", copies),
+			"exceeded max depth"},
 		{plan(`"collective":"allreduce","inplace":false,"max_message_size":18446744073709551616,`, "",
 			copies), "in 0..2^64-1"},
 		{plan(`"collective":"allreduce","inplace":false,"min_message_size":9,"max_message_size":8,`, "",
 			copies), "no less than min_message_size"},
 		{op(`{"name":"glre"}`), "rank 0, block 0, op 0 (glre): there is no such op"},
 		{op(`{"name":"copy"}`), "(copy): has 0 sources; it must have 1 or more"},
+		{op(copies + `,{"name":"nop","cnt":1}`), "op 1 (nop): has fields of another schema"},
 		{op(copies + `,{"name":"wait","channel_type":"memory","channel_ids":[0]}`),
 			`op 1 (wait): there is no channel 0 of kind "memory"; the block has 0`},
 		{op(copies + `,{"name":"sem_acquire","semaphore_ids":[1]}`), "there is no semaphore 1"},
@@ -109,6 +111,7 @@ func TestOldNames(t *testing.T) {
 	old := text(t, "made/old_rpkt.json")
 	for _, c := range []struct{ old, new, want string }{
 		{`"rpkt"`, `"repkt"`, "(repkt): there is no such op in the schema of 0.5 to 0.7"},
+		{`"name": "tpkt"`, `"channel_ids": [0], "name": "tpkt"`, "has fields of another schema"},
 		{`"inputChunks"`, `"input_chunks"`, ""}, // outputChunks tells it, too
 		{`"cids": [0]`, `"cids": [1]`, `there is no memory channel 1 between buffers "is" at rank 0`},
 	} {

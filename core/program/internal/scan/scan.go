@@ -19,9 +19,6 @@ const MostText = 64 << 20
 // MostNumber is up to where all JSON readers have the same numbers.
 const MostNumber = 1 << 53
 
-// mostDepth is how deep what is skipped may be nested.
-const mostDepth = 32
-
 // Check refuses a text that is too long, or no plain UTF-8.
 func Check(text []byte) error {
 	switch {
@@ -81,13 +78,18 @@ func (s *Scanner) In(name string, read func() error) error {
 // Next is the next token. What is no JSON is told as such.
 func (s *Scanner) Next() (json.Token, error) {
 	t, err := s.Token()
+	return t, told(err)
+}
+
+// told says of an error of a decoder what it is.
+func told(err error) error {
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, errors.New("the text ends too early")
+		return errors.New("the text ends too early")
 	case err != nil:
-		return nil, fmt.Errorf("not JSON: %w", err)
+		return fmt.Errorf("not JSON: %w", err)
 	}
-	return t, nil
+	return nil
 }
 
 // Begin reads a delimiter.
@@ -204,29 +206,7 @@ func (s *Scanner) Bool(to *bool) error {
 }
 
 // Skip reads a value of any kind.
-func (s *Scanner) Skip() error { return s.skip(mostDepth) }
-
-func (s *Scanner) skip(depth int) error {
-	t, err := s.Next()
-	if err != nil {
-		return err
-	}
-	if _, ok := t.(json.Delim); !ok {
-		return nil
-	}
-	if depth == 0 {
-		return fmt.Errorf("what is here is nested deeper than %d", mostDepth)
-	}
-	for s.More() {
-		if t == json.Delim('{') {
-			if _, err := s.Next(); err != nil {
-				return err
-			}
-		}
-		if err := s.skip(depth - 1); err != nil {
-			return err
-		}
-	}
-	_, err = s.Next()
-	return err
+func (s *Scanner) Skip() error {
+	var value json.RawMessage
+	return told(s.Decode(&value))
 }

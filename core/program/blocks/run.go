@@ -86,6 +86,7 @@ type counter struct {
 	posted [runs]int
 	taken  [runs]int
 	totals map[int]int // by block: in a run
+	total  int         // of all blocks
 	taker  int
 }
 
@@ -182,6 +183,7 @@ func (r *runner) addStep(b *block, op, named *Op, from, count int) error {
 	}
 	for _, n := range op.Posts {
 		r.counters[n].totals[b.index]++
+		r.counters[n].total++
 	}
 	for _, n := range op.Takes {
 		c := &r.counters[n]
@@ -251,14 +253,11 @@ func (r *runner) checkCounts() error {
 		}
 	}
 	for n := range r.counters {
-		c, posts := &r.counters[n], 0
-		for _, count := range c.totals {
-			posts += count
-		}
-		if takes := c.taken[0]; posts != takes {
+		c := &r.counters[n]
+		if takes := c.taken[0]; c.total != takes {
 			at := users[n]
 			return fmt.Errorf("%s: %s is signalled %d times in a run, and waited for %d times; both must "+
-				"be as many", at.b.where(at.op), r.Counters[n].Name, posts, takes)
+				"be as many", at.b.where(at.op), r.Counters[n].Name, c.total, takes)
 		}
 		c.taken[0] = 0
 	}
@@ -436,12 +435,16 @@ func (r *runner) do(b *block) (bool, error) {
 			return false, err
 		}
 	}
+	posted := clocks{}
+	if len(s.Posts) > 0 {
+		posted = b.told(s.Relaxed)
+	}
 	for _, n := range s.Posts {
 		c := &r.counters[n]
 		if c.posts[b.run] == nil {
 			c.posts[b.run] = map[int][]clocks{}
 		}
-		c.posts[b.run][b.index] = append(c.posts[b.run][b.index], b.told(s.Relaxed))
+		c.posts[b.run][b.index] = append(c.posts[b.run][b.index], posted)
 		c.posted[b.run]++
 	}
 	if b.watched {
@@ -494,12 +497,8 @@ func (r *runner) mayTake(b *block, n int) bool {
 func (r *runner) take(b *block, n int, relaxed bool) {
 	c := &r.counters[n]
 	c.taken[b.run]++
-	all := 0
-	for _, count := range c.totals {
-		all += count
-	}
 	for poster, count := range c.totals {
-		sure := c.taken[b.run] - r.Counters[n].Initial - (all - count)
+		sure := c.taken[b.run] - r.Counters[n].Initial - (c.total - count)
 		if posts := c.posts[b.run][poster]; sure > 0 && sure <= len(posts) {
 			r.hear(b, posts[sure-1], relaxed)
 		}

@@ -11,6 +11,7 @@ import (
 	"io"
 
 	"github.com/goccl/goccl/core/program"
+	"github.com/goccl/goccl/core/program/formats"
 	"github.com/goccl/goccl/core/tune"
 )
 
@@ -53,7 +54,7 @@ func parseSimulation(request string) (s simulation, err error) {
 		if s.Collective != "" || s.Ranks != 0 {
 			return bad(errors.New("collective and ranks are the program's, and must not be given beside it"))
 		}
-		p, err := program.Parse(s.Program)
+		p, err := formats.Read(s.Program)
 		if err == nil {
 			s.program, err = program.Check(p)
 		}

@@ -62,7 +62,7 @@ func (p *Program) places(numbers []int32, count int) []Place {
 	return all
 }
 
-func gcd(a, b int) int {
+func gcd[T int | int64](a, b T) T {
 	for b != 0 {
 		a, b = b, a%b
 	}

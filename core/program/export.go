@@ -93,6 +93,7 @@ type exportRing struct {
 type strip struct {
 	to, from []int32
 	count    int32
+	order    int32 // in which its rank does it among others that need nothing of each other
 }
 
 // newExporter builds the plans of all ranks for blocks that so many cuts divide.
@@ -251,7 +252,7 @@ func (x *exporter) find(rank int, ref plan.Ref) int32 {
 
 // do notes what a step moves.
 func (x *exporter) do(rank int, s *plan.Step) error {
-	m := strip{count: int32(s.Bytes / x.unit)}
+	m := strip{count: int32(s.Bytes / x.unit), order: int32(len(x.moves))}
 	for _, ref := range s.Src {
 		if s.Op == plan.Put || s.Op == plan.PutToAll || s.Op == plan.Copy || s.Op == plan.Combine {
 			m.from = append(m.from, x.find(rank, ref))

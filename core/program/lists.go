@@ -91,6 +91,7 @@ type lister struct {
 	now     []int32 // by place: the version that it holds; -1: none
 	touched []int32 // by place: the greatest depth at which it has been read or written; -1: none
 	entries int32
+	early   [][2]int32 // messages of inputs that are reduced: from rank to rank so far, the entry
 	pairs   map[[2]int32]int32
 }
 
@@ -111,6 +112,7 @@ func (c *Planner) list(most int32, wide bool) *lists {
 	for _, r := range c.coalesce(most) {
 		l.add(r)
 	}
+	l.rotate()
 	for rank := range c.Ranks {
 		l.addFinals(rank)
 		slices.SortFunc(l.ranks[rank], func(a, b entry) int {
@@ -123,6 +125,24 @@ func (c *Planner) list(most int32, wide bool) *lists {
 	l.bound()
 	c.lists = l.lists
 	return c.lists
+}
+
+// rotate has messages of inputs that are reduced come first of all: those to the next rank, then
+// those to the one after it, and so on, so that no peer is crowded. Nothing comes before them that
+// they need, and what overwrites an input comes later.
+func (l *lister) rotate() {
+	slices.SortFunc(l.early, func(a, b [2]int32) int { return slices.Compare(a[:], b[:]) })
+	first := map[int32]int32{}
+	for i, e := range l.early {
+		first[e[1]] = int32(i - len(l.early))
+	}
+	for _, entries := range l.ranks {
+		for i := range entries {
+			if n, ok := first[entries[i].entry]; ok {
+				entries[i].entry = n
+			}
+		}
+	}
 }
 
 // addInputs makes the versions of a rank's inputs.
@@ -320,6 +340,9 @@ func (l *lister) reducePart(part *run, doer int, rankOf func(int32) int) (source
 		if from := rankOf(n); from != doer {
 			l.touch(n, part.count, at)
 			partial := l.trees.isPartial(operands[i])
+			if l.all[s.versions[0]].area == inputs {
+				l.early = append(l.early, [2]int32{int32((doer - from + l.Ranks) % l.Ranks), l.entries})
+			}
 			v := l.send(part, from, doer, s, at, func() int32 {
 				l.all = append(l.all, version{block: part.block, chunk: part.chunk, count: part.count,
 					area: nowhere, partial: partial, depth: at + 1, unready: -1, entry: l.entries, reads: 1})

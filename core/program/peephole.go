@@ -151,6 +151,9 @@ func (x *exporter) skipInbox() {
 			if stays {
 				m.from[i] = at
 			}
+			if stays && len(m.from) == 1 {
+				m.order = copied.order // the rank that sends it does it
+			}
 		}
 	}, func(writing) {})
 }
@@ -199,10 +202,9 @@ func (x *exporter) dropUnread() {
 // sort brings moves in an order by levels, of which each needs none but those below it. Within a
 // level ranks take turns.
 func (x *exporter) sort() {
-	type key struct{ level, turn, rank, at int32 }
+	type key struct{ level, rank, order, turn, at int32 }
 	keys := make([]key, len(x.moves))
 	read, wrote := make([]int32, x.all()), make([]int32, x.all()) // above which level it may be
-	turns := map[[2]int32]int32{}
 	for at := range x.moves {
 		m, level := &x.moves[at], int32(0)
 		for k := range m.count {
@@ -222,11 +224,21 @@ func (x *exporter) sort() {
 			}
 		}
 		rank, _ := x.of(m.from[0])
-		if len(m.from) > 1 {
+		if len(m.from) > 1 { // in the order in which messages come, if all send to the next ranks first
 			rank, _ = x.of(m.to[0])
+			slices.SortStableFunc(m.from, func(a, b int32) int {
+				return x.distance(a, rank) - x.distance(b, rank)
+			})
 		}
-		keys[at] = key{level, turns[[2]int32{level, rank}], rank, int32(at)}
-		turns[[2]int32{level, rank}]++
+		keys[at] = key{level: level, rank: rank, order: m.order, at: int32(at)}
+	}
+	slices.SortFunc(keys, func(a, b key) int {
+		return slices.Compare([]int32{a.level, a.rank, a.order}, []int32{b.level, b.rank, b.order})
+	})
+	for i := range keys[min(1, len(keys)):] {
+		if before := &keys[i]; before.level == keys[i+1].level && before.rank == keys[i+1].rank {
+			keys[i+1].turn = before.turn + 1
+		}
 	}
 	slices.SortFunc(keys, func(a, b key) int {
 		return slices.Compare([]int32{a.level, a.turn, a.rank}, []int32{b.level, b.turn, b.rank})
@@ -236,6 +248,12 @@ func (x *exporter) sort() {
 		sorted[i] = x.moves[k.at]
 	}
 	x.moves = sorted
+}
+
+// distance is how many ranks before another that of a chunk is.
+func (x *exporter) distance(n, rank int32) int {
+	of, _ := x.of(n)
+	return (int(rank-of) + x.Ranks) % x.Ranks
 }
 
 // place gives each rank's scratch memory that is used its numbers, and makes the moves.

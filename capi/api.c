@@ -520,6 +520,11 @@ FORWARD(program_load, (const char *text, size_t size, goccl_program *program),
 FORWARD_END(program_free, (goccl_program program), apiProgramFree(program))
 FORWARD(program_text, (goccl_program program, char *text, size_t size, size_t *needed),
         apiProgramText(program, text, size, needed))
+FORWARD(program_export,
+        (goccl_program program, const char *format, char *text, size_t size, size_t *needed),
+        apiProgramExport(program, (char *)format, text, size, needed))
+FORWARD(program_builtin, (const char *request, char *text, size_t size, size_t *needed),
+        apiProgramBuiltin((char *)request, text, size, needed))
 FORWARD(program_verify,
         (goccl_program program, uint64_t bytes, char *json, size_t size, size_t *needed),
         apiProgramVerify(program, bytes, json, size, needed))

@@ -882,6 +882,27 @@ goccl_result goccl_program_free(goccl_program program);
  * alike. `size` and `needed` are as in goccl_info(). */
 goccl_result goccl_program_text(goccl_program program, char *text, size_t size, size_t *needed);
 
+/* Writes the program as a text of `format`: "goccl", as goccl_program_text() does; or "mscclpp", a
+ * plan of MSCCL++ 0.9, JSON: a block of threads for each rank, and memory channels.
+ * GOCCL_INVALID_ARGUMENT: there is no such format, or MSCCL++ has no such collective, or no room
+ * for as many ranks or moves. `size` and `needed` are as in goccl_info(). */
+goccl_result goccl_program_export(goccl_program program, const char *format, char *text,
+                                  size_t size, size_t *needed);
+
+/* Writes what GoCCL does by itself as the text of a program, which goccl_program_load() reads: a
+ * collective in a group that need not exist. The program is right for all lengths, and its sums
+ * have the same bits. Any thread may call it. `request` is a JSON object:
+ *   "collective"      such as "allreduce"; one that carries data
+ *   "bytes"           of a rank's larger buffer, of float32, for which the algorithm is chosen
+ *   "ranks"           1 to 4096
+ *   "ranks_per_host"  0: all
+ *   "transport"       joins the ranks of a host: "shm", "tcp" or "verbs"; missing: "shm"
+ *   "algorithm"       as in GOCCL_ALGO, as "two_shot" or "hierarchical(8,4)"; missing: the chosen
+ *   "root"            of a rooted collective; missing: 0
+ * GOCCL_INVALID_ARGUMENT where the request is bad, or the algorithm is not to be had. `text`,
+ * `size` and `needed` are as in goccl_info(). */
+goccl_result goccl_program_builtin(const char *request, char *text, size_t size, size_t *needed);
+
 /* Makes the plans of all ranks for a larger buffer of about `bytes` bytes a rank, at most 2^40, and
  * proves that they are right together, in place and not: without data, on this process alone. It
  * writes a JSON object. The members:

@@ -14,6 +14,7 @@ import (
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/program"
 	"github.com/goccl/goccl/core/program/formats"
+	"github.com/goccl/goccl/core/tune"
 )
 
 // programHandle is a program that is right. It never changes.
@@ -74,6 +75,71 @@ func apiProgramText(
 			return err
 		}
 		return giveText("program_text: text", p.Text(), to, size, needed)
+	})
+}
+
+//export apiProgramExport
+func apiProgramExport(
+	handle C.goccl_program, format, to *C.char, size C.size_t, needed *C.size_t,
+) C.goccl_result {
+	return export("program_export", func() error {
+		p, err := restore[*programHandle](uint64(handle), "program")
+		if err != nil {
+			return err
+		}
+		if err := needs(format, "program_export: format"); err != nil {
+			return err
+		}
+		var made []byte
+		switch f := text(format); f {
+		case "goccl":
+			made = p.Text()
+		case "mscclpp":
+			c, err := program.Check(p.Program)
+			if err == nil {
+				made, err = program.MSCCLPP(c)
+			}
+			if err != nil {
+				return errorf(codeInvalidArgument, "program_export: %v", err)
+			}
+		default:
+			return errorf(codeInvalidArgument,
+				"program_export: format is %q; it must be \"goccl\" or \"mscclpp\"", f)
+		}
+		return giveText("program_export: text", made, to, size, needed)
+	})
+}
+
+// builtin is the request of goccl_program_builtin().
+type builtin struct {
+	Collective string `json:"collective"`
+	Bytes      uint64 `json:"bytes"`
+	Ranks      int    `json:"ranks"`
+	PerHost    int    `json:"ranks_per_host"`
+	Transport  string `json:"transport"`
+	Algorithm  string `json:"algorithm"`
+	Root       int    `json:"root"`
+}
+
+//export apiProgramBuiltin
+func apiProgramBuiltin(request, to *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
+	return export("program_builtin", func() error {
+		if err := needs(request, "program_builtin: request"); err != nil {
+			return err
+		}
+		b := builtin{Transport: "shm"}
+		if err := parseRequest(text(request), &b); err != nil {
+			return errorf(codeInvalidArgument, "program_builtin: request: %v", err)
+		}
+		if b.PerHost == 0 {
+			b.PerHost = b.Ranks
+		}
+		c, err := process.Builtin(tune.Question{Collective: b.Collective, Ranks: b.Ranks,
+			PerHost: b.PerHost, CPUs: b.PerHost, Bytes: b.Bytes}, b.Transport, b.Algorithm, b.Root)
+		if err != nil {
+			return err
+		}
+		return giveText("program_builtin: text", c.Text(), to, size, needed)
 	})
 }
 

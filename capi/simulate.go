@@ -34,21 +34,29 @@ type simulation struct {
 // mostRequest is the most bytes of a request, which may have a program.
 const mostRequest = 64<<10 + program.MostText
 
+// parseRequest reads a JSON object that has the fields of a struct.
+func parseRequest(request string, to any) error {
+	if len(request) > mostRequest {
+		return fmt.Errorf("it is longer than %d bytes", mostRequest)
+	}
+	d := json.NewDecoder(bytes.NewReader([]byte(request)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(to); err != nil {
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("something follows the object")
+	}
+	return nil
+}
+
 // parseSimulation reads a request.
 func parseSimulation(request string) (s simulation, err error) {
 	bad := func(err error) (simulation, error) {
 		return s, errorf(C.GOCCL_INVALID_ARGUMENT, "simulate: request: %v", err)
 	}
-	if len(request) > mostRequest {
-		return bad(fmt.Errorf("it is longer than %d bytes", mostRequest))
-	}
-	d := json.NewDecoder(bytes.NewReader([]byte(request)))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&s); err != nil {
+	if err := parseRequest(request, &s); err != nil {
 		return bad(err)
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return bad(errors.New("something follows the object"))
 	}
 	if s.Program != nil {
 		if s.Collective != "" || s.Ranks != 0 {

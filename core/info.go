@@ -3,6 +3,7 @@ package core
 import (
 	"runtime"
 	"slices"
+	"strings"
 
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/config"
@@ -179,6 +180,50 @@ func (r *Runtime) Simulate(
 		return bad(err)
 	}
 	return &Simulation{algorithm, result}, nil
+}
+
+// Builtin returns the program of a collective as it would go: with a root if it has one, and by an
+// algorithm that is named as GOCCL_ALGO does, or if it is "" by the one that PlanInfo tells.
+func (r *Runtime) Builtin(
+	q tune.Question, by, algorithm string, root int,
+) (*program.Checked, error) {
+	bad := func(format string, args ...any) (*program.Checked, error) {
+		return nil, fault.Errorf(fault.ErrInvalidArgument, "program_builtin: "+format, args...)
+	}
+	o, err := r.imagine("program_builtin", &q, by)
+	if err != nil {
+		return nil, err
+	}
+	if algorithm != "" {
+		o.Algorithms = q.Collective + ":" + algorithm
+	}
+	g, err := tune.NewGroup("program_builtin", q, o)
+	if err != nil {
+		return nil, err
+	}
+	name, _, _ := strings.Cut(algorithm, "(")
+	if by := g.Algorithm().String(); algorithm != "" && name != by {
+		return bad("algorithm is %q; this would go by %s, whatever is named", algorithm, by)
+	}
+	var params plan.Params
+	if _, err := g.Plans(0, func(p plan.Params) (*plan.Plan, error) {
+		params = p
+		return nil, nil
+	}); err != nil {
+		return nil, err
+	}
+	if root != 0 && (!params.Collective.Rooted() || root < 0 || root >= q.Ranks) {
+		return bad("root is %d; it must be in 0..%d of a rooted collective, else 0", root, q.Ranks-1)
+	}
+	params.Root = root
+	c, err := program.Export(g.Algorithm().String(), params)
+	if err != nil {
+		return bad("%v", err)
+	}
+	if q.PerHost < q.Ranks && !q.ByTurns {
+		c.PerHost = q.PerHost
+	}
+	return c, nil
 }
 
 // imagine completes a question about a group that need not exist, and returns what else its shape

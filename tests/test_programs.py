@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from goccl import plan
@@ -236,3 +237,135 @@ def test_the_command_refuses_in_one_line(text, error, tmp_path):
     assert done.returncode == 1
     assert error in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm"),
+    [
+        (plan.AllReduce(), "two_shot"), (plan.AllReduce(), "hierarchical(2,3)"),
+        (plan.AllGather(), ""), (plan.ReduceScatter(), ""), (plan.Broadcast(2), "flat"),
+        (plan.Reduce(1), "binomial_tree"), (plan.Gather(5), ""), (plan.Scatter(3), ""),
+        (plan.AllToAll(), ""),
+    ],
+)  # fmt: skip
+def test_what_goccl_does_by_itself_is_a_program(collective, algorithm):
+    p = plan.builtin(collective, 6, 1 << 16, algorithm=algorithm)
+    assert p.collective == collective
+    assert p.name == algorithm.split("(")[0] or not algorithm
+    facts = p.verify(1 << 16)
+    assert facts.order == "canonical"
+    assert p.export("goccl") == p.text()
+
+
+def test_what_is_built_in_depends_on_hosts():
+    p = plan.builtin(plan.AllReduce(), 16, 1 << 20, per_host=4)
+    assert (p.name, p.per_host) == ("hierarchical", 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"ranks": 0}, "ranks is 0"),
+        ({"ranks": 3, "algorithm": "direct"}, 'algorithm is "direct"'),
+        ({"ranks": 3, "algorithm": "ring"}, "ring"),
+        ({"ranks": 3, "transport": "ip"}, 'transport is "ip"'),
+        ({"ranks": 3, "bytes": -1}, "bytes"),
+    ],
+)
+def test_builtin_refuses(arguments, error):
+    with pytest.raises(ValueError, match=error):
+        plan.builtin(plan.AllReduce(), **arguments)
+
+
+def test_plans_of_mscclpp():
+    made = json.loads(two_shot(4).export("mscclpp"))
+    assert (made["collective"], made["inplace"], len(made["gpus"])) == ("allreduce", False, 4)
+    with pytest.raises(ValueError, match="it has no collective broadcast"):
+        direct(plan.Broadcast(1), 3).export("mscclpp")
+    with pytest.raises(ValueError, match='format is "xml"'):
+        two_shot(2).export("xml")
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def messages(p):
+    """What goes between ranks, by source and destination, as moves say it."""
+    pairs = []
+    for move in p.moves:
+        sources, ranks = [c.rank for c in move.source], [c.rank for c in move.to]
+        if len(sources) == 1:
+            pairs += [(sources[0], r) for r in ranks if r != sources[0]]
+        else:
+            pairs += [(r, ranks[0]) for r in sources if r != ranks[0]]
+            pairs += [(ranks[0], r) for r in ranks if r != ranks[0]]
+    return sorted(pairs)
+
+
+@pytest.mark.parametrize("make", [lambda: two_shot(4), lambda: ring(5), lambda: two_shot(1)])
+def test_pictures_have_all_ranks_moves_and_messages(make, tmp_path):
+    p = make()
+    p.name = 'a < b & "c"'
+    picture = p.draw(tmp_path / "p.svg")
+    assert (tmp_path / "p.svg").read_text(encoding="utf-8") == picture == make_again(p).draw()
+    root = ElementTree.fromstring(picture)
+    assert root.find(f"{SVG}title").text.startswith(p.name)
+    of = {kind: root.findall(f".//*[@class='{kind}']") for kind in ("lane", "copy", "reduce")}
+    assert len(of["lane"]) == len(p.ranks)
+    assert len(of["copy"]) == sum(len(m.source) == 1 for m in p.moves)
+    assert len(of["reduce"]) == sum(len(m.source) > 1 for m in p.moves)
+    arrows = root.findall(f"{SVG}line[@class='message']")
+    assert sorted((int(a.get("data-from")), int(a.get("data-to"))) for a in arrows) == messages(p)
+    assert all(float(a.get("x1")) < float(a.get("x2")) for a in arrows)
+    # Nothing is outside, and no two boxes of a rank are one upon the other.
+    boxes = [box.find(f"{SVG}rect") for kind in ("copy", "reduce") for box in of[kind]]
+    places = {(box.get("x"), box.get("y")) for box in boxes}
+    assert len(places) == len(boxes)
+    width, height = float(root.get("width")), float(root.get("height"))
+    assert all(0 <= float(x) < width and 0 <= float(y) < height for x, y in places)
+
+
+def make_again(p):
+    """The same program, of the same lines."""
+    again = plan.Program(p.name, p.collective, ranks=len(p.ranks), scratch=p.scratch)
+    again.inputs, again.outputs, again.moves = p.inputs, p.outputs, list(p.moves)
+    return again
+
+
+def test_pictures_of_too_much_are_refused():
+    with pytest.raises(ValueError, match="has 65 ranks; a picture has at most 64"):
+        ring(65).draw()
+    assert len(ElementTree.fromstring(ring(64).draw())) > 64
+    p = plan.Program("x", plan.AllReduce(), ranks=2, scratch=1)
+    p.copy(p.ranks[0].output[0], p.ranks[1].scratch[0])
+    with pytest.raises(ValueError, match="which nothing has written"):
+        p.draw()
+
+
+def test_the_picture_in_the_manual_is_new():
+    """It is drawn by `goccl plan export allreduce --ranks 4 --algorithm two_shot`, then `draw`."""
+    picture = Path(__file__).parents[1] / "docs" / "howto" / "two_shot.svg"
+    p = plan.builtin(plan.AllReduce(), 4, algorithm="two_shot")
+    assert picture.read_text(encoding="utf-8") == p.draw()
+
+
+def test_the_command_exports_and_draws(tmp_path):
+    file, picture = tmp_path / "p.json", tmp_path / "p.svg"
+    done = goccl_plan(
+        "export", "reduce", "--ranks", 5, "--root", 3, "--algorithm", "flat", "-o", file
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    p = plan.load(file)
+    assert (p.collective, len(p.ranks), p.name) == (plan.Reduce(3), 5, "flat")
+    assert goccl_plan("draw", file, "-o", picture).returncode == 0
+    assert goccl_plan("draw", file).stdout == picture.read_text(encoding="utf-8")
+    for arguments, status, error in (
+        (("export", "reduce"), 2, "export needs --ranks"),
+        (("export", "sum", "--ranks", 2), 1, "collective is 'sum'"),
+        (("export", "allreduce", "--ranks", 2, "--root", 1), 1, "root is 1"),
+        (("draw", file, "-o", tmp_path / "no" / "p.svg"), 1, "No such file"),
+    ):
+        done = goccl_plan(*arguments)
+        assert (done.returncode, done.stdout) == (status, "")
+        assert error in done.stderr
+        assert done.stderr.count("\n") == 1

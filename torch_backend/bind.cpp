@@ -40,6 +40,10 @@ std::string simulate(const std::string& request) {
   return written(goccl::library().simulate, request.c_str());
 }
 
+std::string builtinProgram(const std::string& request) {
+  return written(goccl::library().program_builtin, request.c_str());
+}
+
 // Ends what is left when the process goes. A library that is not loaded stays so.
 void leaveGroups() {
   if (const goccl::Library* lib = goccl::loadedLibrary()) {
@@ -78,6 +82,11 @@ PYBIND11_MODULE(_C, module) {
   module.def("simulate", &simulate, py::call_guard<py::gil_scoped_release>(), py::arg("request"),
              "A JSON object that tells how long a collective would take: see goccl_simulate() in "
              "goccl.h. Loads libgoccl.so.");
+
+  module.def("builtin_program", &builtinProgram, py::call_guard<py::gil_scoped_release>(),
+             py::arg("request"),
+             "What goccl does by itself as the text of a program: see goccl_program_builtin() in "
+             "goccl.h.");
 
   goccl::GroupClass group(
       module, "ProcessGroupGoccl",

@@ -31,6 +31,8 @@ void bindProgram(py::module_& module) {
            py::call_guard<py::gil_scoped_release>())
       .def("text", &Program::text, py::call_guard<py::gil_scoped_release>(),
            "Its text as goccl_program_text() in goccl.h writes it.")
+      .def("export", &Program::write, py::arg("to"), py::call_guard<py::gil_scoped_release>(),
+           "Its text in another format, as goccl_program_export() in goccl.h writes it.")
       .def("verify", &Program::verify, py::arg("nbytes"), py::call_guard<py::gil_scoped_release>(),
            "What goccl_program_verify() in goccl.h tells of it: a JSON object.");
 }

@@ -18,6 +18,9 @@ class Program {
   ~Program() { library().program_free(handle_); }
 
   std::string text() const { return written(library().program_text, handle_); }
+  std::string write(const std::string& format) const {
+    return written(library().program_export, handle_, format.c_str());
+  }
   std::string verify(uint64_t bytes) const {
     return written(library().program_verify, handle_, bytes);
   }

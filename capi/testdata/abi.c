@@ -693,12 +693,30 @@ static void test_programs(void) {
   TRUE(strstr(text, "\"bytes\": 1000") != NULL && strstr(text, "\"order\": \"canonical\"") != NULL);
   REFUSED(bad, "bytes is", goccl_program_verify(program, UINT64_MAX, NULL, 0, NULL));
   REFUSED(bad, "json is NULL", goccl_program_verify(program, 4, NULL, 1, NULL));
+  OK(goccl_program_export(program, "mscclpp", text, sizeof text, &needed));
+  TRUE(strlen(text) + 1 == needed && strstr(text, "\"threadblocks\"") != NULL);
+  REFUSED(bad, "format is \"xml\"", goccl_program_export(program, "xml", NULL, 0, NULL));
+  REFUSED(bad, "format is NULL", goccl_program_export(program, NULL, NULL, 0, NULL));
   OK(goccl_program_free(program));
   OK(goccl_program_load(xml, sizeof xml - 1, &program));
   OK(goccl_program_text(program, text, sizeof text, NULL));
   TRUE(strstr(text, "\"collective\": \"alltoall\"") != NULL);
   OK(goccl_program_free(program));
   OK(goccl_program_free(0));
+  static const char broadcast[] =
+      "{\"collective\": \"broadcast\", \"ranks\": 4, \"root\": 3, \"bytes\": 65536}";
+  OK(goccl_program_builtin(broadcast, text, sizeof text, &needed));
+  OK(goccl_program_load(text, needed - 1, &program));
+  REFUSED(bad, "it has no collective broadcast",
+          goccl_program_export(program, "mscclpp", text, sizeof text, NULL));
+  OK(goccl_program_free(program));
+  REFUSED(bad, "request is NULL", goccl_program_builtin(NULL, text, sizeof text, NULL));
+  REFUSED(bad, "unknown field", goccl_program_builtin("{\"rank\": 2}", NULL, 0, NULL));
+  REFUSED(bad, "cannot be a program",
+          goccl_program_builtin("{\"collective\": \"barrier\", \"ranks\": 2}", NULL, 0, NULL));
+  REFUSED(bad, "root is 1",
+          goccl_program_builtin("{\"collective\": \"allreduce\", \"ranks\": 2, \"root\": 1}", NULL,
+                                0, NULL));
   REFUSED(bad, "the text ends too early", goccl_program_load(swap, 10, &program));
   REFUSED(bad, "the text ends too early", goccl_program_load(NULL, 0, &program));
   REFUSED(bad, "text is NULL", goccl_program_load(NULL, 1, &program));
@@ -1678,6 +1696,8 @@ static void fail_each(int child) {
   GIVES(argument, goccl_simulate("{", NULL, 0, NULL));
   GIVES(argument, goccl_program_load("{", 1, &program));
   GIVES(handle, goccl_program_text(7, NULL, 0, NULL));
+  GIVES(handle, goccl_program_export(7, NULL, NULL, 0, NULL));
+  GIVES(argument, goccl_program_builtin("{", NULL, 0, NULL));
   GIVES(handle, goccl_program_verify(7, 4, NULL, 0, NULL));
   GIVES(argument, goccl_comm_join(NULL, NULL, NULL, 0));
   GIVES(argument, goccl_mem_alloc(NULL, 1));

@@ -42,6 +42,8 @@ class Program:
         """Returns its text as goccl_program_text() in goccl.h writes it."""
     def verify(self, nbytes: int) -> str:
         """Returns what goccl_program_verify() in goccl.h tells of it: a JSON object."""
+    def export(self, to: str) -> str:
+        """Returns its text in another format, as goccl_program_export() in goccl.h writes it."""
 
 def register_program(
     group: ProcessGroup | Communicator | ProcessGroupGoccl | None,
@@ -61,6 +63,7 @@ def run_program(
     reduces: bool,
     in_place: bool,
 ) -> None: ...
+def builtin_program(request: str) -> str: ...
 def _set_logger(
     function: Callable[[int, int, str, str | None, int, str], None] | None, level: int = 0
 ) -> None: ...

@@ -38,7 +38,7 @@ from goccl.plan._collectives import (
     ReduceScatter,
     Scatter,
 )
-from goccl.plan._program import Chunks, Facts, Memory, Program, Rank, load
+from goccl.plan._program import Chunks, Facts, Memory, Program, Rank, builtin, load
 from goccl.plan._run import register, run, unregister
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "Reduce",
     "ReduceScatter",
     "Scatter",
+    "builtin",
     "load",
     "register",
     "run",

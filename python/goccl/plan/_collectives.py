@@ -112,3 +112,24 @@ _NAMES: dict[type[Collective], str] = {
     AllToAll: "alltoall",
     Custom: "custom",
 }
+
+
+def named(name: str, root: int = 0) -> Collective:
+    """The collective of a name, as "allreduce", but for "custom".
+
+    Args:
+        name: As files have it.
+        root: Of a rooted collective, else 0.
+
+    Raises:
+        ValueError: There is none of that name, or it has no root.
+    """
+    kinds = {known: kind for kind, known in _NAMES.items() if kind is not Custom}
+    if name not in kinds:
+        raise ValueError(f"collective is {name!r}, allowed are {', '.join(kinds)}")
+    kind = kinds[name]
+    if not issubclass(kind, _Rootless):
+        return kind(root)
+    if root != 0:
+        raise ValueError(f"root is {root}; {name} has none, and it must be 0")
+    return kind()

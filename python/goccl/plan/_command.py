@@ -11,25 +11,24 @@ from typing import Any
 
 from goccl import _simulate
 from goccl._command import add_examples, parse_size
-from goccl.plan._program import FORMAT, Facts, load
+from goccl.plan._collectives import named
+from goccl.plan._program import FORMAT, Facts, builtin, load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares what can be done."""
     parser.add_argument(
         "action",
-        choices=("verify", "simulate", "convert"),
+        choices=("verify", "simulate", "draw", "convert", "export"),
         help="verify: check a program, and prove the plans that are made of it; simulate: tell how "
-        "long it takes, and why; convert: write it as JSON goccl.plan/1",
+        "long it takes, and why; draw: draw it, as SVG; convert: write it in another format; "
+        "export: print as a program what goccl does by itself",
     )
     parser.add_argument(
         "file",
         metavar="FILE",
         help="a program, as JSON goccl.plan/1; a plan of MSCCL++, as JSON; or an algorithm of "
-        "MSCCL, as XML",
-    )
-    parser.add_argument(
-        "-o", metavar="OUT", dest="out", help="of convert: where to (default: standard output)"
+        "MSCCL, as XML; of export: the collective, as allreduce",
     )
     parser.add_argument(
         "--order",
@@ -37,14 +36,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='of convert: in which order sums are; "plan" lets floats be summed in the file\'s own',
     )
     parser.add_argument(
+        "--to",
+        choices=("goccl", "mscclpp"),
+        default="goccl",
+        help="of convert: JSON goccl.plan/1, or a plan of MSCCL++ (default: %(default)s)",
+    )
+    parser.add_argument(
         "--bytes",
         type=parse_size,
         default=64 << 10,
         metavar="SIZE",
-        help="of a rank's larger buffer, for which plans are proved (default: 64K)",
+        help="of a rank's larger buffer, for which plans are proved, or an algorithm is chosen "
+        "(default: 64K)",
     )
     parser.add_argument(
-        "--per-host", type=int, metavar="N", help="of simulate: ranks on each host (default: all)"
+        "--per-host",
+        type=int,
+        metavar="N",
+        help="of simulate and export: ranks on each host (default: all)",
+    )
+    parser.add_argument("--ranks", type=int, metavar="N", help="of export: for how many")
+    parser.add_argument(
+        "--algorithm",
+        default="",
+        metavar="NAME",
+        help="of export: as in GOCCL_ALGO (default: as is chosen for --bytes)",
+    )
+    parser.add_argument(
+        "--root", type=int, default=0, metavar="R", help="of export: the root (default: 0)"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="PATH",
+        help="of draw, convert and export: the file that is written (default: standard output)",
     )
     parser.add_argument(
         "--net",
@@ -58,7 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         [
             "goccl plan verify two_shot.json",
             "goccl plan simulate two_shot.json --bytes 1M --per-host 2 --net star:25g",
+            "goccl plan draw two_shot.json -o two_shot.svg",
             "goccl plan convert allreduce.xml -o allreduce.json",
+            "goccl plan export allreduce --ranks 8 --bytes 1M -o allreduce.json",
         ],
         {0: "the program is right", 1: "it is refused", 2: "the command line is wrong"},
     )
@@ -69,6 +96,8 @@ def main(args: argparse.Namespace) -> int:
     try:
         if args.action == "convert":
             return _convert(args)
+        if args.action in ("draw", "export"):
+            return _write(args)
         program = load(args.file)
         if args.action == "verify":
             facts = program.verify(args.bytes)
@@ -90,11 +119,7 @@ def _convert(args: argparse.Namespace) -> int:
     """Writes the file as JSON goccl.plan/1, and tells what it was: on standard output, unless the
     program goes there."""
     program = load(args.file, order=args.order)
-    text = program.text()
-    if args.out:
-        Path(args.out).write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
+    _put(program.export(args.to), args.output)
     told = {
         "source": _format(Path(args.file).read_text(encoding="utf-8")),
         "name": program.name,
@@ -102,17 +127,17 @@ def _convert(args: argparse.Namespace) -> int:
         "ranks": len(program.ranks),
         "moves": len(program.moves),
         "order": program.order,
-        "file": args.out,
+        "file": args.output,
     }
     if args.json:
         line = json.dumps(told, indent=2)
     else:
-        to = f", written to {args.out}" if args.out else ""
+        to = f", written to {args.output}" if args.output else ""
         line = (
             f"{program.name}: {told['collective']} among {told['ranks']} ranks in {told['moves']} "
             f"moves, from {told['source']}{to}"
         )
-    print(line, file=sys.stdout if args.out else sys.stderr)
+    print(line, file=sys.stdout if args.output else sys.stderr)
     return 0
 
 
@@ -124,6 +149,33 @@ def _format(text: str) -> str:
     if "gpus" not in head:
         return FORMAT
     return "MSCCL++ JSON of 0.5 to 0.7" if "inputChunks" in head["gpus"][0] else "MSCCL++ JSON"
+
+
+def _write(args: argparse.Namespace) -> int:
+    """Draws a program, or exports what goccl does by itself."""
+    if args.action == "draw":
+        text = load(args.file).draw()
+    else:
+        if args.ranks is None:
+            print("goccl plan: export needs --ranks", file=sys.stderr)
+            return 2
+        text = builtin(
+            named(args.file, args.root),
+            args.ranks,
+            args.bytes,
+            algorithm=args.algorithm,
+            per_host=args.per_host,
+        ).text()
+    _put(text, args.output)
+    return 0
+
+
+def _put(text: str, path: str | None) -> None:
+    """Writes a text to a file, or to standard output."""
+    if path is None:
+        print(text, end="")
+    else:
+        Path(path).write_text(text, encoding="utf-8")
 
 
 def _render(facts: Facts) -> str:

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from goccl import _native
-from goccl.plan import _collectives
+from goccl.plan import _collectives, _draw
 from goccl.plan._collectives import Collective
 
 if TYPE_CHECKING:
@@ -246,6 +246,38 @@ class Program:
         found: dict[str, Any] = json.loads(_native.load().simulate(json.dumps(request)))
         return found
 
+    def export(self, format: str) -> str:  # noqa: A002
+        """The program as the text of a file that others read, too.
+
+        Args:
+            format: "goccl", as `save` writes it, or "mscclpp": a plan of MSCCL++ 0.9, which has a
+                block of threads for each rank, and memory channels between them.
+
+        Raises:
+            ValueError: As `text` does; or MSCCL++ has no such collective, as it has none with a
+                root, or no room for as many ranks or moves.
+
+        Example: `Path("two_shot.json").write_text(p.export("mscclpp"))`
+        """
+        return self._checked().export(format)
+
+    def draw(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Draws the program: SVG, with a lane for each rank, its moves as boxes, and the messages
+        between ranks as arrows. Equal programs have equal pictures.
+
+        Args:
+            path: A file that it is written to, too.
+
+        Raises:
+            ValueError: As `text` does; or there are more than 64 ranks, or 10,000 moves.
+            OSError: The file cannot be written.
+        """
+        self.text()  # which refuses what is not right
+        picture = _draw.draw(self)
+        if path is not None:
+            Path(path).write_text(picture, encoding="utf-8")
+        return picture
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Checks the program, and writes it to a file. Equal programs have equal files.
 
@@ -295,7 +327,51 @@ def load(path: str | os.PathLike[str], *, order: str | None = None) -> Program:
             and where: of which rank, block and op where the file is of another library.
         OSError: The file cannot be read.
     """
-    made = json.loads(_native.load().Program(Path(path).read_bytes()).text())
+    program = _program(_native.load().Program(Path(path).read_bytes()).text())
+    program.order = order or program.order
+    return program
+
+
+def builtin(
+    collective: Collective,
+    ranks: int,
+    bytes: int = 64 << 10,  # noqa: A002
+    *,
+    algorithm: str = "",
+    per_host: int | None = None,
+    transport: str = "shm",
+) -> Program:
+    """What goccl does by itself, as a program. It is right for all lengths, and its sums have the
+    same bits.
+
+    Args:
+        collective: As `AllReduce()`, but for `Custom`.
+        ranks: For how many: 1 to 4096.
+        bytes: Of a rank's larger buffer, of float32, for which the algorithm is chosen.
+        algorithm: As in `GOCCL_ALGO`: "two_shot", "hierarchical(8,4)". Default: as is chosen.
+        per_host: Ranks on each host. The program is then meant for as many. Default: all.
+        transport: What joins the ranks of a host: "shm", "tcp" or "verbs".
+
+    Raises:
+        ValueError: An argument is wrong, or the algorithm is not to be had.
+
+    Example: `plan.builtin(plan.AllReduce(), 8, 1 << 20, algorithm="two_shot").draw("out.svg")`
+    """
+    request = {
+        "collective": collective.name,
+        "ranks": ranks,
+        "bytes": bytes,
+        "algorithm": algorithm,
+        "ranks_per_host": per_host or 0,
+        "transport": transport,
+        "root": collective.root,
+    }
+    return _program(_native.load().builtin_program(json.dumps(request)))
+
+
+def _program(text: str) -> Program:
+    """The program of a text that goccl has written."""
+    made = json.loads(text)
     chunks = made["chunks"]
     bounds = made.get("bytes")
     program = Program(
@@ -303,7 +379,7 @@ def load(path: str | os.PathLike[str], *, order: str | None = None) -> Program:
         _collective(made["collective"], made.get("root", 0), chunks["in"], chunks["out"]),
         ranks=made["ranks"],
         scratch=chunks["scratch"],
-        order=order or made.get("order", "canonical"),
+        order=made.get("order", "canonical"),
         bytes=None if bounds is None else (bounds["min"], bounds.get("max", 0)),
         per_host=made.get("per_host", 0),
     )
@@ -324,8 +400,7 @@ def _collective(name: str, root: int, inputs: int, outputs: int) -> Collective:
     """The collective of a name."""
     if name == "custom":
         return _collectives.Custom(inputs, outputs)
-    kind = next(kind for kind, known in _collectives._NAMES.items() if known == name)
-    return kind(root) if name in ("reduce", "broadcast", "gather", "scatter") else kind()
+    return _collectives.named(name, root)
 
 
 _SPACES = {"input": "i", "output": "o", "scratch": "s"}

@@ -72,6 +72,7 @@ var packages = []packageRule{
 	{"pending", "", false},
 	{"internal/logtest", "logs", false},
 	{"internal/scripts", "", false},
+	{"internal/schematest", "", false},
 	{"logs", "internal/printable", false},
 	{"internal/errtext", "", false},
 	{"internal/interfaces", "", false},

@@ -1025,7 +1025,17 @@ goccl_result goccl_group_drop(goccl_comm comm, const char *reason);
  *                     turns
  *   "net"             what joins the hosts: "star:25g", a switch; "fat-tree:25g,leaf=16,taper=2",
  *                     switches of 16 hosts, half as many links between them; "rail:8x200g", hosts
- *                     of 8 interfaces. Missing: a switch, with the speed of GOCCL_LINKS
+ *                     of 8 interfaces; or the text of a JSON file of switches and links, of at
+ *                     most 16 MiB: docs/reference/goccl.net-1.schema.json. Missing: a switch, with
+ *                     the speed of GOCCL_LINKS
+ *   "trace"           a file to write: Chrome's and Perfetto's JSON, a track for each rank, a span
+ *                     for each step and wait, an arrow for each message. Where these are more than
+ *                     100,000 it has the first rank of each host, and of these as many as fit
+ *   "goal"            a file to write: what each rank does, as GOAL for LogGOPSim; some 60 bytes a
+ *                     message
+ *   "estimate"        true: nothing is simulated. The answer has "algorithm", "message_count" of
+ *                     all ranks, about, and "estimated_us", by the formulas by which algorithms are
+ *                     chosen. They know no "net"
  * The members of the answer, times in microseconds:
  *   "algorithm"      as goccl_comm_algorithm() names it, or "plan:" and the program's name
  *   "last_us", "median_us", "first_us"  when ranks have ended
@@ -1036,7 +1046,9 @@ goccl_result goccl_group_drop(goccl_comm comm, const char *reason);
  *                    free; of the network "wire" and "queue"; "latency", and "slots", until one was
  *                    known to be free
  *   "critical_path_ranks"  how often that goes on at another rank
- * GOCCL_INVALID_ARGUMENT where the request is bad, or has more than 20 million messages.
+ *   "traced_ranks"   of how many ranks "trace" tells
+ * GOCCL_INVALID_ARGUMENT where the request is bad, or has more than 20 million messages;
+ * GOCCL_SYSTEM where a file cannot be written.
  * `json`, `size` and `needed` are as in goccl_info(). */
 goccl_result goccl_simulate(const char *request, char *json, size_t size, size_t *needed);
 

@@ -9,9 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
+	"github.com/goccl/goccl/core"
+	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/program"
 	"github.com/goccl/goccl/core/program/formats"
+	"github.com/goccl/goccl/core/sim"
 	"github.com/goccl/goccl/core/tune"
 )
 
@@ -26,13 +30,18 @@ type simulation struct {
 	CPUs       int    `json:"cpus"`
 	Transport  string `json:"transport"`
 	Net        string `json:"net"`
+	// Estimate asks for what formulas say, in place of a simulation.
+	Estimate bool `json:"estimate"`
+	// Trace and Goal are names of files to be written.
+	Trace string `json:"trace"`
+	Goal  string `json:"goal"`
 	// Program is one as a file has it, in place of Collective and Ranks.
 	Program json.RawMessage `json:"program"`
 	program *program.Checked
 }
 
-// mostRequest is the most bytes of a request, which may have a program.
-const mostRequest = 64<<10 + program.MostText
+// mostRequest is the most bytes of a request, which may have a program and a network.
+const mostRequest = 64<<10 + program.MostText + 2*sim.MostNetText
 
 // parseRequest reads a JSON object that has the fields of a struct.
 func parseRequest(request string, to any) error {
@@ -71,6 +80,9 @@ func parseSimulation(request string) (s simulation, err error) {
 		}
 		s.Ranks = p.Ranks
 	}
+	if s.Estimate && (s.Trace != "" || s.Goal != "") {
+		return bad(errors.New("estimate is true, and there are neither a trace nor GOAL of formulas"))
+	}
 	if s.PerHost == 0 {
 		s.PerHost = s.Ranks
 	}
@@ -93,12 +105,60 @@ func apiSimulate(request, json *C.char, size C.size_t, needed *C.size_t) C.goccl
 		if err != nil {
 			return err
 		}
-		found, err := process.Simulate(tune.Question{Collective: s.Collective, Ranks: s.Ranks,
-			PerHost: s.PerHost, PerDomain: s.PerDomain, ByTurns: s.ByTurns, CPUs: s.CPUs,
-			Bytes: s.Bytes}, s.Transport, s.Net, s.program)
-		if err != nil {
+		trace, goal := output{name: s.Trace}, output{name: s.Goal}
+		what := core.Simulated{Question: tune.Question{Collective: s.Collective, Ranks: s.Ranks,
+			PerHost: s.PerHost, PerDomain: s.PerDomain, ByTurns: s.ByTurns, CPUs: s.CPUs, Bytes: s.Bytes},
+			Transport: s.Transport, Net: s.Net, Program: s.program, Trace: trace.writer(),
+			Goal: goal.writer()}
+		if s.Estimate {
+			found, err := process.Estimate(what)
+			if err != nil {
+				return err
+			}
+			return giveJSON("simulate", found, json, size, needed)
+		}
+		found, err := process.Simulate(what)
+		if err = errors.Join(err, trace.close(), goal.close()); err != nil {
 			return err
 		}
 		return giveJSON("simulate", found, json, size, needed)
 	})
+}
+
+// output is a file that is made when something is written to it, so that a request which is refused
+// leaves what there was.
+type output struct {
+	name string
+	file *os.File
+}
+
+// writer is nil where the file has no name.
+func (o *output) writer() io.Writer {
+	if o.name == "" {
+		return nil
+	}
+	return o
+}
+
+func (o *output) Write(text []byte) (n int, err error) {
+	if o.file == nil {
+		o.file, err = os.Create(o.name)
+	}
+	if err == nil {
+		n, err = o.file.Write(text)
+	}
+	if err != nil {
+		return n, fault.Errorf(fault.ErrSystem, "simulate: %v", err)
+	}
+	return n, nil
+}
+
+func (o *output) close() error {
+	if o.file == nil {
+		return nil
+	}
+	if err := o.file.Close(); err != nil {
+		return fault.Errorf(fault.ErrSystem, "simulate: %v", err)
+	}
+	return nil
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/goccl/goccl/core/internal/cpus"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/program"
-	"github.com/goccl/goccl/core/sim"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
 )
@@ -112,74 +111,6 @@ func (r *Runtime) PlanInfo(q tune.Question, by string) (*tune.Explanation, error
 		return nil, err
 	}
 	return tune.Explain(q, o)
-}
-
-// Simulation is what a collective would take in a group that need not exist.
-type Simulation struct {
-	Algorithm string `json:"algorithm"`
-	*sim.Result
-}
-
-// Simulate runs the plans of a collective in virtual time, as PlanInfo explains them: over a
-// network that sim.ParseNet reads; "" is a switch, and links as fast as those that algorithms are
-// chosen for. Where a program is given its plans run, and the question need not say the collective
-// and the ranks. Nothing is sent.
-func (r *Runtime) Simulate(
-	q tune.Question, by, net string, users *program.Checked,
-) (*Simulation, error) {
-	bad := func(err error) (*Simulation, error) {
-		return nil, fault.From(err, fault.ErrInvalidArgument, "simulate")
-	}
-	if users != nil {
-		q.Collective, q.Ranks = users.Collective.String(), users.Ranks
-	}
-	o, err := r.imagine("simulate", &q, by)
-	if err != nil {
-		return nil, err
-	}
-	g, err := tune.NewGroup("simulate", q, o)
-	if err != nil {
-		return nil, err
-	}
-	algorithm, build := g.Algorithm().String(), plan.Build
-	if users != nil {
-		algorithm = "plan:" + users.Name
-		planner := users.Planner()
-		build = func(p plan.Params) (*plan.Plan, error) {
-			p.Root, p.Scratch, p.AnyOrder = users.Root, program.MostScratch, !users.Canonical
-			return planner.Plan(p)
-		}
-	}
-	plans := func(rank int) ([]*plan.Plan, error) { return g.Plans(rank, build) }
-	c := sim.Config{Hosts: g.Hosts, CPUs: q.CPUs, Slots: g.Slots(), Plans: plans,
-		Ports: g.PortsOf, Costs: sim.CostsOf(g.Links, q.RDMA, q.Ports)}
-	hosts := (q.Ranks + q.PerHost - 1) / q.PerHost
-	if net == "" {
-		c.Net = sim.Star(hosts, c.Costs.Between.Gap)
-	} else if c.Net, err = sim.ParseNet(net, hosts); err != nil {
-		return bad(err)
-	}
-	c.NICs = make([]int, q.Ranks)
-	seen := make([]int, hosts)
-	for rank, host := range g.Hosts {
-		c.NICs[rank] = seen[host] % c.Net.NICs()
-		seen[host]++
-	}
-	if users == nil { // the ranks are alike: do not build them all to find that they are too many
-		e, err := g.Explain()
-		if err != nil {
-			return nil, err
-		}
-		if n := e.Messages * q.Ranks; n > sim.MostMessages {
-			return nil, fault.Errorf(fault.ErrInvalidArgument, "simulate: the ranks send some %d "+
-				"messages by %v, allowed are %d", n, g.Algorithm(), sim.MostMessages)
-		}
-	}
-	result, err := sim.Run(&c)
-	if err != nil {
-		return bad(err)
-	}
-	return &Simulation{algorithm, result}, nil
 }
 
 // Builtin returns the program of a collective as it would go: with a root if it has one, and by an

@@ -152,6 +152,28 @@ def test_a_program_takes_as_long_as_the_algorithm_that_it_is(tmp_path):
     assert mine["messages"][0]["bytes"] == theirs["messages"][0]["bytes"]
 
 
+def test_a_simulation_writes_files(tmp_path):
+    """A trace and GOAL from Python and from the command; a network of a file."""
+    net = tmp_path / "net.json"
+    links = [{"between": [host, "s"], "speed": "10g"} for host in "abcd"]
+    network = {"format": "goccl.net/1", "hosts": list("abcd"), "switches": ["s"], "links": links}
+    net.write_text(json.dumps(network))
+    trace, goal, file = (tmp_path / name for name in ("trace.json", "run.goal", "p.json"))
+    mine = two_shot(4).simulate(1 << 20, 1, str(net), trace=trace, goal=goal)
+    assert mine["traced_ranks"] == 4
+    texts = [trace.read_text(), goal.read_text()]
+    assert len(json.loads(texts[0])["traceEvents"]) > 4
+    two_shot(4).save(file)
+    job = ("--bytes", "1M", "--per-host", "1", "--net", net, "--trace", trace, "--goal", goal)
+    done = goccl_plan("simulate", file, *job)
+    assert done.returncode == 0, done.stderr
+    assert [trace.read_text(), goal.read_text()] == texts
+    net.unlink()
+    done = goccl_plan("simulate", file, *job)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert f"{net}: No such file" in done.stderr
+
+
 def test_custom_programs_are_not_simulated():
     p = plan.Program("swap", plan.Custom(1, 1), ranks=2)
     for me in p.ranks:

@@ -82,7 +82,9 @@ def test_text_for_people():
         (("--ranks", "4", "--net", "star:25g,leaf=2"), '"leaf=2" is not allowed'),
         (("--ranks", "4", "--net", "fat-tree:25g,leaf=2,taper=4"), "taper is 4"),
         (("--ranks", "4", "--net", "rail:25g"), 'interfaces and speed are "25g"'),
-        (("--ranks", "16384", "--bytes", "1M"), "allowed are 20000000"),
+        (("--ranks", "16384", "--bytes", "1M"), "allowed are 20000000; an estimate (--estimate)"),
+        (("--ranks", "4", "--net", "none.json"), "--net: none.json: No such file"),
+        (("--ranks", "4", "--estimate", "--trace", "x"), "neither a trace nor GOAL"),
     ],
 )
 def test_what_cannot_be(arguments, problem):
@@ -90,3 +92,64 @@ def test_what_cannot_be(arguments, problem):
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("goccl simulate: ")
     assert problem in done.stderr
+
+
+NET = {
+    "format": "goccl.net/1",
+    "hosts": ["a", "b", "c"],
+    "switches": ["s"],
+    "links": [{"between": [host, "s"], "speed": "25g"} for host in "abc"],
+}
+
+
+def test_a_network_of_a_file(tmp_path):
+    """A star of a file is as the star of a name; what is wrong is told in one line."""
+    file = tmp_path / "net.json"
+    file.write_text(json.dumps(NET))
+    run = ("allreduce", "--ranks", "6", "--per-host", "2", "--net")
+    mine, named = found(*run, str(file)), found(*run, "star:25g")
+    assert mine["last_us"] == named["last_us"]
+    assert "b to s" in [link["link"] for link in mine["links"]]
+    for text, problem in (
+        (json.dumps({**NET, "hosts": ["a", "b"]}), "it has 2 hosts, and the job needs 3"),
+        (json.dumps(NET).replace('"25g"', "NaN"), "invalid character 'N'"),
+        ("\xff", "is not UTF-8"),
+        (" " * ((16 << 20) + 1), "is longer than 16777216 bytes"),
+    ):
+        file.write_bytes(text.encode("latin-1"))
+        done = simulate(*run, str(file))
+        assert (done.returncode, done.stdout) == (1, "")
+        assert problem in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_files_for_viewers(tmp_path):
+    """A trace is JSON with a track a rank, and GOAL is for as many ranks. Where no file can be
+    written, that is told."""
+    trace, goal = tmp_path / "trace.json", tmp_path / "run.goal"
+    run = ("allreduce", "--ranks", "4", "--per-host", "2")
+    done = simulate(*run, "--trace", str(trace), "--goal", str(goal))
+    assert done.returncode == 0, done.stderr
+    assert "trace          of 4 ranks" in done.stdout
+    events = json.loads(trace.read_text())["traceEvents"]
+    tracks = {event["tid"] for event in events if event["ph"] == "X"}
+    assert tracks == {1, 2, 3, 4}
+    assert goal.read_text().startswith("num_ranks 4\n")
+    before = trace.read_text()
+    assert simulate(*run, "--net", "x", "--trace", str(trace)).returncode == 1
+    assert trace.read_text() == before  # a request that is refused leaves it
+    done = simulate(*run, "--trace", str(tmp_path / "no" / "x"))
+    assert done.returncode == 1
+    assert "no such file or directory" in done.stderr
+
+
+def test_an_estimate_needs_no_messages():
+    run = ("alltoall", "--ranks", "16384", "--per-host", "64", "--bytes", "1M", "--estimate")
+    result = found(*run)
+    assert result["message_count"] == 16384 * 16383
+    assert result["estimated_us"] > 16383 * 8  # of its CPU, at least, for messages to other hosts
+    assert "not --net" in simulate(*run, "--net", "star:1g").stdout
+    # Where both can be had they are of one size.
+    few = ("allgather", "--ranks", "8", "--per-host", "1", "--bytes", "8M")
+    estimate = found(*few, "--estimate")["estimated_us"]
+    assert 0.5 < estimate / found(*few)["last_us"] < 2

@@ -10,8 +10,10 @@ import (
 // of a message from host to host.
 type Net struct {
 	hosts int
-	nics  int // of a host
+	nics  int // of a host; without effect where there are interfaces
 	links []link
+	// interfaces tells how many a host has; nil: each has nics.
+	interfaces func(host int) int
 	// way appends to a list the links of a way, in order. Which of several equal ways it takes depends
 	// on the two ends alone.
 	way func(to []int32, src, dst end) []int32
@@ -46,10 +48,14 @@ const (
 //	rail:8x200g                    hosts with 8 interfaces; a switch joins those of the same number,
 //	                               and a spine of full capacity the switches
 //
-// Speeds are of a link in one direction, in bits a second: 100m, 25g.
+// Speeds are of a link in one direction, in bits a second: 100m, 25g. A text that begins with "{"
+// is that of a file, as docs/reference/goccl.net-1.schema.json has it.
 func ParseNet(text string, hosts int) (*Net, error) {
+	if strings.HasPrefix(strings.TrimLeft(text, " \t\r\n"), "{") {
+		return parseTopology(text, hosts)
+	}
 	bad := func(format string, args ...any) (*Net, error) {
-		return nil, fmt.Errorf("net is %q: "+format, append([]any{text}, args...)...)
+		return nil, fmt.Errorf("net is %.100q: "+format, append([]any{text}, args...)...)
 	}
 	if hosts < 1 || hosts > mostHosts {
 		return bad("hosts are %d, allowed are 1 to %d", hosts, mostHosts)
@@ -110,7 +116,12 @@ func Star(hosts int, gap int64) *Net {
 }
 
 // NICs returns how many interfaces a host has.
-func (n *Net) NICs() int { return n.nics }
+func (n *Net) NICs(host int) int {
+	if n.interfaces != nil {
+		return n.interfaces(host)
+	}
+	return n.nics
+}
 
 // parseSpeed returns the picoseconds a byte of a speed.
 func parseSpeed(text string) (gap int64, err error) {

@@ -69,6 +69,8 @@ type Result struct {
 	// beginning on, at all ranks that it waited for in turn. The sum is Last.
 	Path []Share `json:"critical_path"`
 	Hops int     `json:"critical_path_ranks"` // between which the path changes so often
+	// Traced is of how many ranks the trace tells.
+	Traced int `json:"traced_ranks,omitempty"`
 }
 
 // Load is what a link has carried.

@@ -24,6 +24,7 @@ package sim
 
 import (
 	"fmt"
+	"io"
 	"slices"
 
 	"github.com/goccl/goccl/core/plan"
@@ -60,6 +61,9 @@ type Config struct {
 	Plans func(rank int) ([]*plan.Plan, error)
 	// Ports returns by rank to whom ports join a rank; nil: they join it to nobody.
 	Ports func(rank int) []bool
+	// Trace is where spans of ranks and arrows of messages are written as JSON, for Perfetto; Goal
+	// where what ranks do is written for LogGOPSim. nil: nowhere.
+	Trace, Goal io.Writer
 }
 
 // MostMessages is the most messages of a simulation, which keeps a hundred bytes for each.
@@ -152,7 +156,19 @@ func (s *simulation) run() (*Result, error) {
 			return nil, fmt.Errorf("deadlock: rank %d waits before step %d of %d", r, k.next, len(k.steps))
 		}
 	}
-	return s.result(), nil
+	found := s.result()
+	if s.Trace != nil {
+		var err error
+		if found.Traced, err = s.writeTrace(s.Trace); err != nil {
+			return nil, err
+		}
+	}
+	if s.Goal != nil {
+		if err := s.writeGOAL(s.Goal); err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
 }
 
 // load lays out ranks, rings and hosts.

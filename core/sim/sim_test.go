@@ -11,6 +11,30 @@ import (
 // group simulates a collective of a group.
 func group(t testing.TB, q tune.Question, net string, algorithms string) (*simulation, *Result) {
 	t.Helper()
+	return groupWith(t, q, net, algorithms, func(*Config) {})
+}
+
+// groupWith does so with what a function changes.
+func groupWith(t testing.TB, q tune.Question, net string, algorithms string, change func(*Config)) (
+	*simulation, *Result,
+) {
+	t.Helper()
+	c := config(t, q, net, algorithms)
+	change(c)
+	s, err := newSimulation(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.run()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, r
+}
+
+// config is what simulates a collective of a group.
+func config(t testing.TB, q tune.Question, net string, algorithms string) *Config {
+	t.Helper()
 	g, err := tune.NewGroup("simulate", q, tune.Options{Algorithms: algorithms})
 	if err != nil {
 		t.Fatal(err)
@@ -24,15 +48,7 @@ func group(t testing.TB, q tune.Question, net string, algorithms string) (*simul
 		}
 		c.Ports = g.PortsOf
 	}
-	s, err := newSimulation(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := s.run()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s, r
+	return c
 }
 
 // The time of a broadcast between two hosts is a closed formula: what the root's CPU does, the

@@ -122,11 +122,30 @@ func NewGroup(function string, q Question, o Options) (*Group, error) {
 
 // Explain tells how the ranks would go about the collective.
 func (g *Group) Explain() (*Explanation, error) {
-	turns := 1 // that ranks have on a CPU, before each has had one
-	if g.shape.Oversubscribed {
-		turns = (g.PerHost + g.CPUs - 1) / g.CPUs
+	return g.shape.explain(g.operation, g.turns())
+}
+
+// Estimate returns what formulas say that the collective takes, in microseconds: each host has one
+// link to all others, as fast as the group's.
+func (g *Group) Estimate() float64 {
+	s, a := g.shape.placed(g.operation.Collective), g.Algorithm()
+	cost := int64(0)
+	switch {
+	case s.Size == 1:
+	case a == plan.Dissemination:
+		cost = s.treeCost(0, 0, false) // it has as many rounds as the tree has hops
+	default:
+		cost = s.cost(g.operation, a)
 	}
-	return g.shape.explain(g.operation, turns)
+	return microsOf(times(cost, g.turns()))
+}
+
+// turns are those that ranks have on a CPU, before each has had one.
+func (g *Group) turns() int64 {
+	if g.shape.Oversubscribed {
+		return int64((g.PerHost + g.CPUs - 1) / g.CPUs)
+	}
+	return 1
 }
 
 // PortsOf returns to whom ports join a rank.
@@ -207,7 +226,7 @@ func (q *Question) operation(function string) (*call.Operation, error) {
 }
 
 // explain is what rank 0 of the shape does.
-func (s *Shape) explain(op *call.Operation, turns int) (*Explanation, error) {
+func (s *Shape) explain(op *call.Operation, turns int64) (*Explanation, error) {
 	segments := s.Segments(op, nil)
 	p := segments[0].Params
 	e := &Explanation{Algorithm: p.Algorithm.String(), Ordered: p.Order != nil,
@@ -237,7 +256,7 @@ func (s *Shape) explain(op *call.Operation, turns int) (*Explanation, error) {
 	}
 	slices.Sort(peers)
 	e.Peers = len(slices.Compact(peers))
-	s.explainChoice(op, &p, e, int64(turns))
+	s.explainChoice(op, &p, e, turns)
 	return e, nil
 }
 
@@ -245,7 +264,7 @@ func (s *Shape) explain(op *call.Operation, turns int) (*Explanation, error) {
 // of one turn.
 func (s *Shape) explainChoice(op *call.Operation, p *plan.Params, e *Explanation, turns int64) {
 	s = s.placed(op.Collective)
-	micros := func(picoseconds int64) float64 { return float64(times(picoseconds, turns)/1000) / 1000 }
+	micros := func(picoseconds int64) float64 { return microsOf(times(picoseconds, turns)) }
 	if p.Algorithm.InLevels() {
 		stride, cost := 1, s.levelCosts(p.Algorithm, s.load(op))
 		for _, radix := range p.Radices {
@@ -269,3 +288,6 @@ func (s *Shape) explainChoice(op *call.Operation, p *plan.Params, e *Explanation
 			micros(other.cost)})
 	}
 }
+
+// microsOf are the microseconds of picoseconds, to the nanosecond.
+func microsOf(picoseconds int64) float64 { return float64(picoseconds/1000) / 1000 }

@@ -71,12 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="of draw, convert and export: the file that is written (default: standard output)",
     )
-    parser.add_argument(
-        "--net",
-        default="",
-        metavar="NAME",
-        help="of simulate: what joins the hosts, as for goccl simulate",
-    )
+    _simulate.add_outputs(parser, "of simulate: ")
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     add_examples(
         parser,
@@ -103,7 +98,9 @@ def main(args: argparse.Namespace) -> int:
             facts = program.verify(args.bytes)
             told, text = dataclasses.asdict(facts), _render(facts)
         else:
-            told = program.simulate(args.bytes, args.per_host, args.net)
+            told = program.simulate(
+                args.bytes, args.per_host, args.net, trace=args.trace, goal=args.goal
+            )
             text = _simulate.render(told)
     except OSError as error:
         print(f"goccl plan: {error.filename or args.file}: {error.strerror}", file=sys.stderr)

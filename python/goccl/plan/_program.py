@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from goccl import _native
+from goccl import _native, _simulate
 from goccl.plan import _collectives, _draw
 from goccl.plan._collectives import Collective
 
@@ -226,6 +226,9 @@ class Program:
         bytes: int = 64 << 10,  # noqa: A002
         per_host: int | None = None,
         net: str = "",
+        *,
+        trace: str | os.PathLike[str] = "",
+        goal: str | os.PathLike[str] = "",
     ) -> dict[str, Any]:
         """Runs the plans that are made of the program in virtual time: nothing is sent.
 
@@ -233,16 +236,26 @@ class Program:
             bytes: Of a rank's larger buffer.
             per_host: Ranks on each host, each with a CPU. Default: all on one host.
             net: What joins the hosts, as "star:25g", "fat-tree:25g,leaf=16,taper=2" or
-                "rail:8x200g".
+                "rail:8x200g"; or a file "NAME.json" of switches and links.
+            trace: A file to write: what each rank does when, for ui.perfetto.dev. Default: none.
+            goal: A file to write: what each rank does, as GOAL for LogGOPSim. Default: none.
 
         Returns:
             What goccl_simulate() in goccl.h tells: "last_us", "critical_path" and more.
 
         Raises:
             ValueError: As `text` does; or an argument is wrong, or the program is of `Custom`.
+            OSError: The file of the network cannot be read.
+            goccl.Error: A file cannot be written.
         """
-        program = json.loads(self._json())
-        request = {"program": program, "bytes": bytes, "ranks_per_host": per_host or 0, "net": net}
+        request = {
+            "program": json.loads(self._json()),
+            "bytes": bytes,
+            "ranks_per_host": per_host or 0,
+            "net": _simulate.read_net(net),
+            "trace": os.fspath(trace),
+            "goal": os.fspath(goal),
+        }
         found: dict[str, Any] = json.loads(_native.load().simulate(json.dumps(request)))
         return found
 

@@ -87,6 +87,12 @@ type rank struct {
 
 const nobody = -1
 
+// mostTime is the longest time, to which a message, a step and a queue can be added.
+const (
+	mostTime = 1 << 62
+	psPerDay = 86_400_000_000_000_000
+)
+
 // wait is one in which a rank lost time.
 type wait struct {
 	step        int32 // before which it waited
@@ -107,6 +113,7 @@ type simulation struct {
 	events heap
 	way    []int32 // reused
 	counts [classes]Count
+	late   bool // something is later than mostTime
 }
 
 // host is where ranks take turns.
@@ -150,6 +157,9 @@ func (s *simulation) run() (*Result, error) {
 	for len(s.events) > 0 {
 		e := s.events.pop()
 		s.resume(e.rank, e.at)
+		if s.late {
+			return nil, fmt.Errorf("it takes more than %d days", mostTime/psPerDay)
+		}
 	}
 	for r := range s.ranks {
 		if k := &s.ranks[r]; int(k.next) < len(k.steps) {
@@ -339,6 +349,7 @@ func (s *simulation) advance(r int32) (waits bool) {
 			k.now += s.cost(r, p).sum()
 		}
 		k.next++
+		s.late = s.late || k.now > mostTime
 	}
 	return true
 }
@@ -426,6 +437,7 @@ func (s *simulation) send(r, ring int32, bytes int64) {
 		s.way = s.Net.way(s.way[:0], s.end(r), s.end(g.receiver))
 		m.crossing = s.Net.send(s.way, bytes, k.now)
 		m.crossing.arrival += latency
+		s.late = s.late || m.crossing.arrival > mostTime
 	} else {
 		m.crossing.arrival = k.now + latency
 	}

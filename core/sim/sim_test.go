@@ -115,6 +115,23 @@ func TestCounts(t *testing.T) {
 	}
 }
 
+// 16,384 ranks can be simulated: see BenchmarkSimulate for longer messages.
+func TestManyRanks(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes seconds")
+	}
+	_, r := group(t, tune.Question{Collective: "allreduce", Ranks: 16384, PerHost: 64, CPUs: 64,
+		Bytes: 4}, "fat-tree:25g", "")
+	messages := int64(0)
+	for _, c := range r.Counts {
+		messages += c.Messages
+	}
+	// In seven levels of four each rank sends to three others.
+	if messages != 16384*7*3 || r.Hops < 7 || r.Last > 1000 {
+		t.Errorf("%d messages, %v us, over %d ranks", messages, r.Last, r.Hops)
+	}
+}
+
 func BenchmarkSimulate(b *testing.B) {
 	for name, bytes := range map[string]uint64{"4B": 4, "64K": 64 << 10, "1M": 1 << 20} {
 		b.Run(name, func(b *testing.B) {

@@ -121,7 +121,7 @@ func TestTrace(t *testing.T) {
 
 // A trace of many events has but the first rank of each host, and is the same each time.
 func TestTraceIsBounded(t *testing.T) {
-	q := tune.Question{Collective: "alltoall", Ranks: 256, PerHost: 32, CPUs: 32, Bytes: 1 << 20}
+	q := tune.Question{Collective: "alltoall", Ranks: 192, PerHost: 24, CPUs: 24, Bytes: 64 << 10}
 	var first []byte
 	for range 2 {
 		var out bytes.Buffer
@@ -131,7 +131,7 @@ func TestTraceIsBounded(t *testing.T) {
 			t.Errorf("%d events, of %d ranks", len(events), r.Traced)
 		}
 		for _, e := range events {
-			if e.Phase != "M" && (e.Track-1)%32 != 0 {
+			if e.Phase != "M" && (e.Track-1)%24 != 0 {
 				t.Fatalf("%+v, not of the first rank of a host", e)
 			}
 		}

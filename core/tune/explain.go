@@ -80,6 +80,8 @@ type Group struct {
 	shape     Shape // of rank 0
 	operation *call.Operation
 	segments  []Segment
+	ports     []bool // what PortsOf has returned last, for this host; nil: nothing
+	portsHost int
 }
 
 // NewGroup returns the group of a question, which a function of the C API has been asked.
@@ -148,13 +150,18 @@ func (g *Group) turns() int64 {
 	return 1
 }
 
-// PortsOf returns to whom ports join a rank.
+// PortsOf returns to whom ports join a rank. Ranks of a host that follow one another may have the
+// same slice.
 func (g *Group) PortsOf(rank int) []bool {
-	ports := make([]bool, len(g.Hosts))
-	for peer, host := range g.Hosts {
-		ports[peer] = peer != rank && (g.Ports || host != g.Hosts[rank])
+	own := g.Hosts[rank]
+	if g.ports != nil && g.portsHost == own && !g.Ports {
+		return g.ports
 	}
-	return ports
+	g.ports, g.portsHost = make([]bool, len(g.Hosts)), own
+	for peer, host := range g.Hosts {
+		g.ports[peer] = peer != rank && (g.Ports || host != own)
+	}
+	return g.ports
 }
 
 // Algorithm is that of the collective.

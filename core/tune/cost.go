@@ -118,10 +118,13 @@ func (t *Topology) toAllCost(bytes, messages, gap int64) int64 {
 }
 
 // treeCost is that of the longest way along a binomial tree: at each hop of so many bytes, where
-// packed of as many blocks as are behind it.
+// packed of as many blocks as are behind it. Of a host one rank at a time goes on to others.
 func (t *Topology) treeCost(bytes, gap int64, packed bool) (cost int64) {
 	for reach := 1; reach < t.Size; reach *= 2 {
 		k, hop := t.linkAt(2*reach), bytes
+		if t.MultiHost && 2*reach > t.Group {
+			k.Gap /= int64(max(t.Group, 1))
+		}
 		if packed {
 			hop = times(hop, int64(min(reach, t.Size-reach)))
 		}

@@ -121,8 +121,8 @@ func (s *Shape) cost(op *call.Operation, a plan.Algorithm) int64 {
 	case a == plan.BinomialTree && c == plan.AllReduce:
 		block = block * (l.scale + 1) / 2 // partial sums go one way only
 		return s.treesCost(block, max((block+s.Chunk-1)/s.Chunk, 1))
-	case a == plan.BinomialTree:
-		return s.treeCost(block*l.scale, gap, c != plan.Reduce)
+	case a == plan.BinomialTree: // and the other way an empty message at each hop
+		return s.treeCost(block*l.scale, gap, c != plan.Reduce) + s.treeCost(0, 0, false)
 	case a == plan.TwoShot || a == plan.ReduceScatterGather:
 		return toAll(slice, gap) + toAll(slice, 0)
 	}

@@ -83,6 +83,9 @@ func parseSimulation(request string) (s simulation, err error) {
 	if s.Estimate && (s.Trace != "" || s.Goal != "") {
 		return bad(errors.New("estimate is true, and there are neither a trace nor GOAL of formulas"))
 	}
+	if s.Trace != "" && s.Trace == s.Goal {
+		return bad(fmt.Errorf("trace and goal are both %q; they must be two files", s.Goal))
+	}
 	if s.PerHost == 0 {
 		s.PerHost = s.Ranks
 	}

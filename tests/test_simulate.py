@@ -85,6 +85,7 @@ def test_text_for_people():
         (("--ranks", "16384", "--bytes", "1M"), "allowed are 20000000; an estimate (--estimate)"),
         (("--ranks", "4", "--net", "none.json"), "--net: none.json: No such file"),
         (("--ranks", "4", "--estimate", "--trace", "x"), "neither a trace nor GOAL"),
+        (("--ranks", "4", "--goal", "x", "--trace", "x"), 'trace and goal are both "x"'),
     ],
 )
 def test_what_cannot_be(arguments, problem):

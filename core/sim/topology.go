@@ -1,13 +1,12 @@
 package sim
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
-	"unicode/utf8"
+	"strings"
 )
 
 // NetFormat is the name of the format of files of networks, which each of them gives.
@@ -66,7 +65,7 @@ func parseTopology(text string, hosts int) (*Net, error) {
 		return bad(fmt.Errorf("the text has %d bytes, allowed are %d", len(text), MostNetText))
 	}
 	var f netFile
-	d := json.NewDecoder(bytes.NewReader([]byte(text)))
+	d := json.NewDecoder(strings.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&f); err != nil {
 		return bad(err)
@@ -100,8 +99,10 @@ func (t *topology) read(f *netFile, hosts int) error {
 	t.names = append(append(t.names, f.Hosts...), f.Switches...)
 	number := make(map[string]int, len(t.names))
 	for i, name := range t.names {
-		if name == "" || len(name) > mostName || !utf8.ValidString(name) {
-			return fmt.Errorf("a name is %.70q, allowed are 1 to %d bytes", name, mostName)
+		other := func(r rune) bool { return r < ' ' || r > '~' }
+		if name == "" || len(name) > mostName || strings.ContainsFunc(name, other) {
+			return fmt.Errorf("a name is %.70q, allowed are 1 to %d printable ASCII characters", name,
+				mostName)
 		}
 		if _, twice := number[name]; twice {
 			return fmt.Errorf("two hosts or switches are called %q; each needs a name of its own", name)

@@ -29,7 +29,8 @@ func TestNetFile(t *testing.T) {
 		{`"hosts"`, `"host"`, `unknown field "host"`, form},
 		{`["a", "b"]`, `[]`, "there are 0 hosts", form},
 		{`["a", "b"]`, `["a", ""]`, `a name is ""`, form},
-		{`["a", "b"]`, `["a", "` + strings.Repeat("b", 65) + `"]`, "1 to 64 bytes", form},
+		{`["a", "b"]`, `["a", "` + strings.Repeat("b", 65) + `"]`, "1 to 64 printable", form},
+		{`["a", "b"]`, `["a", "\u001b[31m"]`, `a name is "\x1b[31m"`, form},
 		{`["a", "b"]`, `["a"]`, "it has 1 hosts, and the job needs 2", sense},
 		{`["a", "b"]`, `["a", "b", "a"]`, `two hosts or switches are called "a"`, sense},
 		{`["a", "b"]`, `["a", "b", "s"]`, `two hosts or switches are called "s"`, sense},
@@ -173,4 +174,28 @@ func TestWays(t *testing.T) {
 	if used["s0 to s2, link 0"] == 0 || used["s0 to s4"] != 0 {
 		t.Errorf("%v", used)
 	}
+}
+
+// Whatever a file has, it is refused or has a way between any two hosts.
+func FuzzNetFile(f *testing.F) {
+	f.Add(twoHosts)
+	f.Add(netOf(numbered("h", 3), numbered("s", 3), linkOf("h0", "s0", ""), linkOf("h1", "s1", ""),
+		linkOf("h2", "s2", ""), linkOf("h2", "s0", ""), linkOf("s0", "s1", `, "count": 2`),
+		linkOf("s1", "s2", "")))
+	f.Fuzz(func(t *testing.T, text string) {
+		n, err := ParseNet(text, 2)
+		if err != nil || n.interfaces == nil {
+			return
+		}
+		for a := range n.NICs(0) {
+			for b := range n.NICs(1) {
+				for _, ends := range [][2]end{{{0, a}, {1, b}}, {{1, b}, {0, a}}} {
+					way := n.way(nil, ends[0], ends[1])
+					if n.send(way, 1<<20, 0).arrival <= 0 {
+						t.Errorf("from %v to %v: %v", ends[0], ends[1], way)
+					}
+				}
+			}
+		}
+	})
 }

@@ -1,12 +1,27 @@
 package sim
 
-// event lets a rank go on at a time.
+// event lets a rank go on at a time, or one of its messages come to a link.
 type event struct {
-	at   int64
-	rank int32
+	at     int64
+	rank   int32
+	ring   int32 // of the message; nobody: the rank goes on
+	number int32 // of the message
 }
 
-func (e event) less(o event) bool { return e.at < o.at || e.at == o.at && e.rank < o.rank }
+func (e event) less(o event) bool {
+	switch {
+	case e.at != o.at:
+		return e.at < o.at
+	case e.rank != o.rank:
+		return e.rank < o.rank
+	case e.ring != o.ring:
+		return e.ring < o.ring
+	}
+	return e.number < o.number
+}
+
+// goesOn lets a rank go on.
+func goesOn(at int64, rank int32) event { return event{at: at, rank: rank, ring: nobody} }
 
 // heap is events, with the earliest first; at one time that of the lowest rank. It has four
 // children a node, which is faster than two.

@@ -214,20 +214,28 @@ type transit struct {
 	queued  int64 // that it waits behind others
 }
 
-// send has a message of so many bytes enter the network at a time. Each link of its way serves
-// messages in the order in which they entered the network, which is exact on the first link, and an
-// assumption on others. The head of a message goes on before its tail has come.
-func (n *Net) send(way []int32, bytes, at int64) transit {
-	head, tail, slowest, delays := at, at, int64(0), int64(0)
-	for _, i := range way {
-		l := &n.links[i]
-		start, takes := max(head, l.free), bytes*l.gap
-		if l.gap > 0 {
-			l.free = start + takes
-		}
-		l.bytes += bytes
-		head, tail = start+l.delay, max(tail, start+takes)+l.delay
-		slowest, delays = max(slowest, takes), delays+l.delay
+// passage is how far a message is on its way.
+type passage struct {
+	bytes           int64
+	head, tail      int64 // when its first and its last byte come to the next link
+	slowest, delays int64 // of the links so far
+	hop             int32 // the next link
+}
+
+// carry has a message, whose head has come, pass the link. Messages are served in the order in which
+// their heads come. The head goes on before the tail has come.
+func (l *link) carry(p *passage) {
+	start, takes := max(p.head, l.free), p.bytes*l.gap
+	if l.gap > 0 {
+		l.free = start + takes
 	}
-	return transit{arrival: tail, wire: slowest + delays, queued: tail - at - slowest - delays}
+	l.bytes += p.bytes
+	p.head, p.tail = start+l.delay, max(p.tail, start+takes)+l.delay
+	p.slowest, p.delays, p.hop = max(p.slowest, takes), p.delays+l.delay, p.hop+1
+}
+
+// crossed is how a message has passed all links, which entered the network at a time.
+func (p *passage) crossed(at int64) transit {
+	wire := p.slowest + p.delays
+	return transit{arrival: p.tail, wire: wire, queued: p.tail - at - wire}
 }

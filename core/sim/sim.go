@@ -11,8 +11,8 @@
 //   - Ranks that outnumber the CPUs of their host take turns on them. Who has waited longest is
 //     next, and keeps the CPU until it waits for a message.
 //   - A message to another host takes each link of its way through the [Net], for as long as its
-//     bytes take there. A link serves messages one after the other, first come first served. A
-//     message within a host meets no link.
+//     bytes take there. A link serves messages one after the other, as their heads come. A message
+//     within a host meets no link.
 //   - A message is there a latency after its last byte has left the last link. A slot that is
 //     released is known to be free a latency later; over ports releases are told in twos.
 //   - A message for which a port finds its place in an output goes there, and is not copied again.
@@ -152,11 +152,15 @@ func newSimulation(c *Config) (*simulation, error) {
 // run runs all ranks to their ends.
 func (s *simulation) run() (*Result, error) {
 	for r := range s.ranks {
-		s.events.push(event{0, int32(r)})
+		s.events.push(goesOn(0, int32(r)))
 	}
 	for len(s.events) > 0 {
 		e := s.events.pop()
-		s.resume(e.rank, e.at)
+		if e.ring == nobody {
+			s.resume(e.rank, e.at)
+		} else {
+			s.carry(e)
+		}
 		if s.late {
 			return nil, fmt.Errorf("it takes more than %d days", mostTime/psPerDay)
 		}
@@ -287,7 +291,7 @@ func (s *simulation) endTurn(k *rank) {
 		next := h.queue[0]
 		h.queue = h.queue[1:]
 		s.startTurn(next.rank, i, next.from)
-		s.events.push(event{s.ranks[next.rank].now, next.rank})
+		s.events.push(goesOn(s.ranks[next.rank].now, next.rank))
 	}
 }
 
@@ -306,15 +310,17 @@ func (s *simulation) advance(r int32) (waits bool) {
 				k.now += s.cost(r, p).sum()
 				k.sending = true
 			}
-			if s.entersNet(r, p) && s.events.before(event{k.now, r}) {
-				s.events.push(event{k.now, r})
+			if s.entersNet(r, p) && s.yields(k.now, r) {
 				return false
 			}
 			k.sending = false
 			s.put(r, p)
 		case plan.Wait:
 			g := &s.rings[p.ring]
-			if g.waited == g.put {
+			if g.waited == g.arrives {
+				if g.waited < g.put && s.yields(k.now, r) { // it may be there already
+					return false
+				}
 				k.blocked = p.ring
 				return true
 			}
@@ -363,11 +369,20 @@ func (s *simulation) awaits(r int32, w wait, until int64) bool {
 	}
 	w.step, w.from, w.until = k.next, k.now, until
 	k.waits = append(k.waits, w)
-	if !s.hosts[k.host].shared && !s.events.before(event{until, r}) {
+	if !s.hosts[k.host].shared && !s.events.before(goesOn(until, r)) {
 		k.now = until
 		return false
 	}
-	s.events.push(event{until, r})
+	s.events.push(goesOn(until, r))
+	return true
+}
+
+// yields lets what comes before a rank's next step happen first, if there is something.
+func (s *simulation) yields(now int64, r int32) bool {
+	if !s.events.before(goesOn(now, r)) {
+		return false
+	}
+	s.events.push(goesOn(now, r))
 	return true
 }
 
@@ -382,7 +397,7 @@ func (s *simulation) wake(r, ring int32, w wait, at int64) {
 		w.step, w.from, w.until = k.next, k.now, at
 		k.waits = append(k.waits, w)
 	}
-	s.events.push(event{max(at, k.now), r})
+	s.events.push(goesOn(max(at, k.now), r))
 }
 
 // awaitSlots has a rank wait until it can put a message. It reports whether the rank goes on later.
@@ -432,18 +447,39 @@ func (s *simulation) send(r, ring int32, bytes int64) {
 	k, g := &s.ranks[r], &s.rings[ring]
 	m := g.at(g.put)
 	*m = message{from: k.next, sent: k.now}
-	latency := s.latency(r, g.receiver)
-	if s.far(r, g.receiver) {
-		s.way = s.Net.way(s.way[:0], s.end(r), s.end(g.receiver))
-		m.crossing = s.Net.send(s.way, bytes, k.now)
-		m.crossing.arrival += latency
-		s.late = s.late || m.crossing.arrival > mostTime
-	} else {
-		m.crossing.arrival = k.now + latency
-	}
 	c := &s.counts[s.class(r, g.receiver)]
 	c.Messages, c.Bytes = c.Messages+1, c.Bytes+bytes
 	g.put++
+	if s.far(r, g.receiver) {
+		m.passage = passage{bytes: bytes, head: k.now, tail: k.now}
+		s.carry(event{at: k.now, rank: r, ring: ring, number: g.put - 1})
+		return
+	}
+	m.crossing.arrival = k.now
+	s.arrives(ring, m)
+}
+
+// carry has a message pass the link to which its head has come.
+func (s *simulation) carry(e event) {
+	g := &s.rings[e.ring]
+	m := g.at(e.number)
+	s.way = s.Net.way(s.way[:0], s.end(e.rank), s.end(g.receiver))
+	s.Net.links[s.way[m.passage.hop]].carry(&m.passage)
+	if int(m.passage.hop) < len(s.way) {
+		e.at = m.passage.head
+		s.events.push(e)
+		return
+	}
+	m.crossing = m.passage.crossed(m.sent)
+	s.arrives(e.ring, m)
+}
+
+// arrives tells when the next message of a ring arrives, which has left the last link.
+func (s *simulation) arrives(ring int32, m *message) {
+	g := &s.rings[ring]
+	m.crossing.arrival += s.latency(g.sender, g.receiver)
+	s.late = s.late || m.crossing.arrival > mostTime
+	g.arrives++
 	s.wake(g.receiver, ring, g.wait(m), m.crossing.arrival)
 }
 

@@ -53,6 +53,7 @@ func compact(steps []step, p *plan.Plan, puts map[int32]int32, ports []bool) []s
 // ring is the messages of a rank to a peer.
 type ring struct {
 	put, waited, released int32
+	arrives               int32 // so many messages have crossed the network, or need not
 	known                 int32 // so many releases are on their way to the sender, or there
 	needed                int32 // the message whose release a blocked sender waits for
 	exposed               bool
@@ -70,6 +71,7 @@ type message struct {
 	freed    int64 // when it was released
 	knownAt  int64 // when the sender knows that
 	crossing transit
+	passage  passage // until it has crossed the network
 }
 
 // connect makes the rings of all ranks, of so many slots, and gives each step its ring.

@@ -191,7 +191,7 @@ func FuzzNetFile(f *testing.F) {
 			for b := range n.NICs(1) {
 				for _, ends := range [][2]end{{{0, a}, {1, b}}, {{1, b}, {0, a}}} {
 					way := n.way(nil, ends[0], ends[1])
-					if n.send(way, 1<<20, 0).arrival <= 0 {
+					if len(way) < 2 {
 						t.Errorf("from %v to %v: %v", ends[0], ends[1], way)
 					}
 				}

@@ -1031,7 +1031,7 @@ goccl_result goccl_group_drop(goccl_comm comm, const char *reason);
  *   "trace"           a file to write: Chrome's and Perfetto's JSON, a track for each rank, a span
  *                     for each step and wait, an arrow for each message. Where these are more than
  *                     100,000 it has the first rank of each host, and of these as many as fit
- *   "goal"            a file to write: what each rank does, as GOAL for LogGOPSim; some 60 bytes a
+ *   "goal"            a file to write: what each rank does, as GOAL for LogGOPSim; some 80 bytes a
  *                     message
  *   "estimate"        true: nothing is simulated. The answer has "algorithm", "message_count" of
  *                     all ranks, about, and "estimated_us", by the formulas by which algorithms are

@@ -111,6 +111,20 @@ class Hosts:
                 else "",
             )
 
+    def shape(self, rate: str, mtu: int = 1500) -> None:
+        """Lets each host neither send nor receive faster.
+
+        Args:
+            rate: as tc takes it.
+            mtu: the most bytes of a packet.
+        """
+        # A bucket of one packet: what is short is shaped, too. The switch loses nothing.
+        shape = f"root tbf rate {rate} burst {mtu + 100} limit 32mb"
+        for number, host in enumerate(self.hosts):
+            port = f"eth0-{number}"
+            self._switch.run(f"ip link set {port} mtu {mtu}", f"tc qdisc add dev {port} {shape}")
+            host.run(f"ip link set eth0 mtu {mtu}", f"tc qdisc add dev eth0 {shape}")
+
     def split(self, a: int, b: int) -> None:
         """Lets two hosts not reach each other."""
         for one, other in ((a, b), (b, a)):

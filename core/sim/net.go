@@ -222,8 +222,8 @@ type passage struct {
 	hop             int32 // the next link
 }
 
-// carry has a message, whose head has come, pass the link. Messages are served in the order in which
-// their heads come. The head goes on before the tail has come.
+// carry has a message, whose head has come, pass the link. Messages are served in the order in
+// which their heads come. The head goes on before the tail has come.
 func (l *link) carry(p *passage) {
 	start, takes := max(p.head, l.free), p.bytes*l.gap
 	if l.gap > 0 {

@@ -150,6 +150,9 @@ def test_a_program_takes_as_long_as_the_algorithm_that_it_is(tmp_path):
     theirs = json.loads(built_in.stdout)
     assert 0.8 < mine["last_us"] / theirs["last_us"] < 1.25
     assert mine["messages"][0]["bytes"] == theirs["messages"][0]["bytes"]
+    # Exported, it does the same in the same order.
+    exported = plan.builtin(plan.AllReduce(), 4, 1 << 20, algorithm="two_shot")
+    assert exported.simulate(1 << 20, 1, "star:10g")["last_us"] == theirs["last_us"]
 
 
 def test_a_simulation_writes_files(tmp_path):

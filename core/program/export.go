@@ -9,8 +9,11 @@ import (
 	"github.com/goccl/goccl/core/plan"
 )
 
-// mostExported is how many chunks the moves of a collective may write together that is exported.
-const mostExported = 1 << 22
+// Limits of a collective that is exported.
+const (
+	mostExported = 1 << 22 // chunks that its moves may write together
+	mostSteps    = 1 << 20 // of the plans of all ranks
+)
 
 // wholeMessage is as long as no message is.
 const wholeMessage = 1 << 50
@@ -123,11 +126,16 @@ func newExporter(q plan.Params, cuts int64) (*exporter, error) {
 	if q.InBytes, q.OutBytes = blocks(Input), blocks(Output); q.Collective == plan.Broadcast {
 		q.InBytes = nil
 	}
+	steps := 0
 	for r := range x.plans {
 		q.Rank = r
 		p, err := plan.Build(q)
 		if err != nil {
 			return nil, err
+		}
+		if steps += len(p.Steps); steps > mostSteps {
+			return nil, fmt.Errorf("the plans of the first %d ranks have %d steps; %d are allowed", r+1,
+				steps, mostSteps)
 		}
 		x.plans[r] = p
 		x.unit = gcd(x.unit, p.ScratchBytes)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/goccl/goccl/core/plan"
@@ -224,4 +225,25 @@ func twoShotOfInputs(n int) Program {
 		}
 	}
 	return p
+}
+
+// What is too much is refused before it takes much memory, and what is no program by name.
+func TestExportRefuses(t *testing.T) {
+	of := func(c plan.Collective, a plan.Algorithm, n int) plan.Params {
+		return plan.Params{Collective: c, Algorithm: a, Size: n, InBytes: []int64{64},
+			OutBytes: []int64{64}, ElemSize: 4, Chunk: 1 << 16, Slots: 4}
+	}
+	for _, c := range []struct {
+		plan.Params
+		want string
+	}{
+		{of(plan.Barrier, plan.Dissemination, 2), "cannot be a program"},
+		{of(plan.AllToAll, plan.Linear, 2048), "steps; 1048576 are allowed"},
+		{of(plan.AllReduce, plan.TwoShot, 4097), "at most 4096 ranks"},
+		{of(plan.AllReduce, plan.Linear, 2), "has no algorithm linear"},
+	} {
+		if _, err := Export("x", c.Params); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v by %v: %v, want %q", c.Collective, c.Algorithm, err, c.want)
+		}
+	}
 }

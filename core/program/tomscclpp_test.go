@@ -20,7 +20,7 @@ type foreign struct {
 	InPlace          bool
 	GPUs             []struct {
 		ID                          int
-		Input_chunks, Output_chunks int //nolint:revive // as JSON has them
+		Input_chunks, Output_chunks int
 		Scratch_chunks              int
 		Threadblocks                []foreignBlock
 		Channels                    []struct{ Connected_to []int }
@@ -329,6 +329,23 @@ func TestMSCCLPP(t *testing.T) {
 			}
 			runForeign(t, c, text, 3)
 		})
+	}
+}
+
+// Random programs, whose scratch memory is used again and again, are as right as plans of MSCCL++.
+func TestMSCCLPPOfRandom(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(7, 7))
+	for range 300 {
+		c, err := Check(randomProgram(rnd))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := MSCCLPP(c)
+		if err == nil {
+			runForeign(t, c, text, 5)
+		} else if mscclppNames[c.Collective] != "" && !strings.Contains(err.Error(), "has room for") {
+			t.Fatal(err)
+		}
 	}
 }
 

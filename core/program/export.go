@@ -89,7 +89,6 @@ type exporter struct {
 // exportRing is the messages of a rank to another.
 type exportRing struct {
 	places []int32 // where each of them lies, or what it offers
-	waited int
 }
 
 // strip is a move of so many chunks: each place is the number of its first chunk.

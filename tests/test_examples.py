@@ -119,7 +119,9 @@ def test_readme(run):
 
 
 def run_block(rank, text, port):
-    """Runs a block of a page as torchrun would run it as a program: all that it needs is in it."""
+    """Runs a block of a page as torchrun would run it as a program: all that it needs is in it. The
+    files that it writes lie in the world's folder."""
+    os.chdir(rank.dir)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ |= {"RANK": str(rank.rank), "WORLD_SIZE": str(rank.size)}
     exec(text, {"__name__": "__main__"})

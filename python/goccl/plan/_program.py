@@ -340,9 +340,7 @@ def load(path: str | os.PathLike[str], *, order: str | None = None) -> Program:
             and where: of which rank, block and op where the file is of another library.
         OSError: The file cannot be read.
     """
-    program = _program(_native.load().Program(Path(path).read_bytes()).text())
-    program.order = order or program.order
-    return program
+    return _program(_native.load().Program(Path(path).read_bytes()).text(), order)
 
 
 def builtin(
@@ -382,8 +380,8 @@ def builtin(
     return _program(_native.load().builtin_program(json.dumps(request)))
 
 
-def _program(text: str) -> Program:
-    """The program of a text that goccl has written."""
+def _program(text: str, order: str | None = None) -> Program:
+    """The program of a text that goccl has written, maybe with another order."""
     made = json.loads(text)
     chunks = made["chunks"]
     bounds = made.get("bytes")
@@ -392,7 +390,7 @@ def _program(text: str) -> Program:
         _collective(made["collective"], made.get("root", 0), chunks["in"], chunks["out"]),
         ranks=made["ranks"],
         scratch=chunks["scratch"],
-        order=made.get("order", "canonical"),
+        order=order or made.get("order", "canonical"),
         bytes=None if bounds is None else (bounds["min"], bounds.get("max", 0)),
         per_host=made.get("per_host", 0),
     )

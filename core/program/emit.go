@@ -105,9 +105,6 @@ func (e *emitter) run() {
 	}
 	deepest := int(e.lists.deepest)
 	for turn := range len(e.windows) + (deepest+1)*e.lag {
-		if w := turn - (deepest+1)*e.lag; w >= 0 && e.lag > 0 {
-			e.finish(w)
-		}
 		if turn < len(e.windows) {
 			e.begin(turn)
 		}
@@ -121,8 +118,8 @@ func (e *emitter) run() {
 				e.do(&entries[i], w)
 			}
 		}
-		if e.lag == 0 {
-			e.finish(turn)
+		if w := turn - (deepest+1)*e.lag; w >= 0 {
+			e.finish(w)
 		}
 	}
 	e.heed()

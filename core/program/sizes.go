@@ -165,5 +165,5 @@ func (s *sizes) cutWindows(c *Planner, part, longest int64) {
 		add(0, longest)
 	}
 	s.longest = min(part, longest) * s.scale
-	s.live = min(len(s.windows), max(1, int(c.lists.deepest+1)*s.lag))
+	s.live = min(len(s.windows), int(c.lists.deepest+1)*s.lag+1)
 }

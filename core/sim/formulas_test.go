@@ -62,7 +62,7 @@ func TestFormulas(t *testing.T) {
 func maxPlus(t *testing.T, s *simulation) []int64 {
 	t.Helper()
 	type pair struct {
-		puts, arrivals   []int64 // by message
+		arrivals         []int64 // by message
 		waited, released int
 		known            []int64 // by message: when the sender knows that it was released
 		exposed          []int64

@@ -151,11 +151,11 @@ func TestTraceIsBounded(t *testing.T) {
 
 // goalOp is an operation of a rank, as GOAL has it.
 type goalOp struct {
-	kind       byte // s, r or c
-	peer, tag  int
-	bytes      int64
-	requires   []int
-	done, seen bool
+	kind      byte // s, r or c
+	peer, tag int
+	bytes     int64
+	requires  []int
+	done      bool
 }
 
 // readGOAL reads as much of GOAL as is written, and refuses all else.

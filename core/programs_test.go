@@ -188,7 +188,36 @@ func TestRegisteredPrograms(t *testing.T) {
 	}
 }
 
-// allToAll is an operation with equal blocks, and what comes of it.
+// Programs run where some ranks share memory and others do not, and on shareable memory.
+func TestRegisteredProgramsOfMixedRanks(t *testing.T) {
+	const size = 4
+	for name, shares := range map[string]bool{"ordinary": false, "shareable": true} {
+		t.Run(name, func(t *testing.T) {
+			w, errs := tryWorld(t, size, func(rank int, r *RuntimeConfig, _ *Config) {
+				if rank >= size/2 && !shares {
+					r.host = "elsewhere"
+				}
+			})
+			if err := errors.Join(errs...); err != nil {
+				t.Fatal(err)
+			}
+			if shares {
+				w.alloc = func(rank, n int) []int32 { return shareable(t, w, rank, n) }
+			}
+			for _, p := range programsOf(t, size) {
+				w.register(p, 0, 0)
+			}
+			for _, n := range []int{1, 70_001} {
+				before := w.comms[0].Sequence()
+				collectives(t, w, size, n, n == 1)
+				w.ranBy(plan.AllReduce, before, "plan:my_allreduce")
+				w.ranBy(plan.AllGather, before, "plan:my_allgather")
+			}
+		})
+	}
+}
+
+// allToAllOfEqual is an operation with equal blocks, and what comes of it.
 func allToAllOfEqual(t *testing.T, rank, size, n int) (op Operation, check func() error) {
 	op = Operation{Collective: plan.AllToAll, DType: reduce.Int32}
 	var outs [][]int32
@@ -501,7 +530,7 @@ func TestProgramsEndWithTheEpoch(t *testing.T) {
 	w.ranBy(plan.AllReduce, before, "one_shot")
 }
 
-// call of a program's collective on equal blocks of n elements, and what comes of it.
+// callOf is a call of a program's collective on equal blocks of n elements, and what comes of it.
 func callOf(t *testing.T, p *program.Checked, rank, n int) (op Operation, check func() error) {
 	size := p.Ranks
 	op = Operation{Collective: p.Collective, DType: reduce.Int32, Root: p.Root,
@@ -567,7 +596,10 @@ func TestForeignPlansRun(t *testing.T) {
 			t.Fatalf("%s: %v", file, err)
 		}
 		ran++
-		for _, transport := range []string{"shm", "tcp"} {
+		for _, transport := range []string{"shm", "tcp", "verbs"} {
+			if transport == "verbs" && p.Ranks > 4 {
+				continue // a device is no host of many
+			}
 			key := fmt.Sprint(transport, p.Ranks)
 			if worlds[key] == nil {
 				worlds[key] = newWorld(t, transport, p.Ranks, 0)

@@ -2,8 +2,12 @@ package formats
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/program"
 )
 
 // Each text is read as what it is, and what is none is refused as a file of our own.
@@ -56,4 +60,49 @@ func FuzzRead(f *testing.F) {
 			t.Error("no ranks")
 		}
 	})
+}
+
+// What GoCCL does by itself, written as a plan of MSCCL++, is read again, and does the same.
+func TestPlansThatWeWrite(t *testing.T) {
+	algorithms := map[plan.Collective][]plan.Algorithm{
+		plan.AllReduce: {plan.OneShot, plan.TwoShot}, plan.AllGather: {plan.Linear},
+		plan.ReduceScatter: {plan.Linear}, plan.AllToAll: {plan.Linear}}
+	for c, all := range algorithms {
+		for _, a := range all {
+			for n := 2; n <= 8; n++ {
+				blocks := func(many bool) []int64 {
+					if many {
+						return slices.Repeat([]int64{1 << 10}, n)
+					}
+					return []int64{1 << 10}
+				}
+				q := plan.Params{Collective: c, Algorithm: a, Size: n, ElemSize: 4, Chunk: 1 << 16, Slots: 4,
+					InBytes:  blocks(c == plan.ReduceScatter || c == plan.AllToAll),
+					OutBytes: blocks(c == plan.AllGather || c == plan.AllToAll)}
+				if a == plan.OneShot {
+					q.OneShotMax = 1 << 20
+				}
+				p, err := program.Export("ours", q)
+				if err != nil {
+					t.Fatalf("%v by %v: %v", c, a, err)
+				}
+				text, err := program.MSCCLPP(p)
+				if err != nil {
+					t.Fatalf("%v by %v among %d: %v", c, a, n, err)
+				}
+				read, err := Read(text)
+				if err != nil {
+					t.Fatalf("%v by %v among %d: %v\n%s", c, a, n, err, text)
+				}
+				again, err := program.Check(read)
+				if err != nil || again.Collective != c || !again.Canonical {
+					t.Errorf("%v by %v among %d: %v, %+v", c, a, n, err, again)
+					continue
+				}
+				if _, _, err := again.Prove(1000); err != nil {
+					t.Errorf("%v by %v among %d: %v", c, a, n, err)
+				}
+			}
+		}
+	}
 }

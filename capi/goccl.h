@@ -1016,7 +1016,7 @@ goccl_result goccl_group_drop(goccl_comm comm, const char *reason);
  *   "bytes"           of a rank's larger buffer
  *   "ranks"           1 to 65536
  *   "program"         in place of "collective" and "ranks": a program, as the text of a file that
- *                     goccl_program_load() reads; not a "custom" one
+ *                     goccl_program_load() reads
  *   "ranks_per_host"  0: all. They are numbered host by host, or dealt out one by one if "by_turns"
  *                     is true
  *   "ranks_per_domain"  of a host, on CPUs that share a cache; 0: all

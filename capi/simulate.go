@@ -110,8 +110,8 @@ func apiSimulate(request, json *C.char, size C.size_t, needed *C.size_t) C.goccl
 		}
 		trace, goal := output{name: s.Trace}, output{name: s.Goal}
 		what := core.Simulated{Question: tune.Question{Collective: s.Collective, Ranks: s.Ranks,
-			PerHost: s.PerHost, PerDomain: s.PerDomain, ByTurns: s.ByTurns, CPUs: s.CPUs, Bytes: s.Bytes},
-			Transport: s.Transport, Net: s.Net, Program: s.program, Trace: trace.writer(),
+			Program: s.program, PerHost: s.PerHost, PerDomain: s.PerDomain, ByTurns: s.ByTurns,
+			CPUs: s.CPUs, Bytes: s.Bytes}, Transport: s.Transport, Net: s.Net, Trace: trace.writer(),
 			Goal: goal.writer()}
 		if s.Estimate {
 			found, err := process.Estimate(what)

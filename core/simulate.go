@@ -5,17 +5,15 @@ import (
 
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
-	"github.com/goccl/goccl/core/program"
 	"github.com/goccl/goccl/core/sim"
 	"github.com/goccl/goccl/core/tune"
 )
 
 // Simulated names what is to be simulated.
 type Simulated struct {
-	tune.Question // need not say which transports there are; nor collective and ranks of a Program
+	tune.Question // need not say which transports there are
 	Transport     string
-	Net           string // as sim.ParseNet reads it; "": a switch, as fast as links are for choices
-	Program       *program.Checked
+	Net           string    // as sim.ParseNet reads it; "": a switch, as fast as links are for choices
 	Trace, Goal   io.Writer // as in sim.Config
 }
 
@@ -39,11 +37,7 @@ func (r *Runtime) Simulate(what Simulated) (*Simulation, error) {
 	algorithm, build := g.Algorithm().String(), plan.Build
 	if users != nil {
 		algorithm = "plan:" + users.Name
-		planner := users.Planner()
-		build = func(p plan.Params) (*plan.Plan, error) {
-			p.Root, p.Scratch, p.AnyOrder = users.Root, program.MostScratch, !users.Canonical
-			return planner.Plan(p)
-		}
+		build = users.Planner().Plan
 	}
 	plans := func(rank int) ([]*plan.Plan, error) { return g.Plans(rank, build) }
 	c := sim.Config{Hosts: g.Hosts, CPUs: g.CPUs, Slots: g.Slots(), Plans: plans, Ports: g.PortsOf,
@@ -105,8 +99,8 @@ func (r *Runtime) Estimate(what Simulated) (*Estimation, error) {
 
 // simulated is the group that a request is of.
 func (r *Runtime) simulated(what *Simulated) (*tune.Group, error) {
-	if users := what.Program; users != nil {
-		what.Collective, what.Question.Ranks = users.Collective.String(), users.Ranks
+	if what.Program != nil {
+		what.Ranks = what.Program.Ranks
 	}
 	o, err := r.imagine("simulate", &what.Question, what.Transport)
 	if err != nil {

@@ -177,12 +177,13 @@ def test_a_simulation_writes_files(tmp_path):
     assert f"{net}: No such file" in done.stderr
 
 
-def test_custom_programs_are_not_simulated():
+def test_a_custom_program_is_simulated():
     p = plan.Program("swap", plan.Custom(1, 1), ranks=2)
-    for me in p.ranks:
-        p.copy(me.others[0].output[0], me.input[0])
-    with pytest.raises(ValueError, match='collective is "custom"'):
-        p.simulate()
+    p.copy(p.ranks[1].output[0], p.ranks[0].input[0])
+    p.copy(p.ranks[0].output[0], p.ranks[1].input[0])
+    found = [p.simulate(1 << size, per_host=1, net="star:10g") for size in (20, 23)]
+    assert [f["messages"][0]["bytes"] for f in found] == [2 << 20, 2 << 23]
+    assert 7 < found[1]["last_us"] / found[0]["last_us"] < 8
 
 
 def goccl_plan(*arguments):

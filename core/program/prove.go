@@ -2,6 +2,7 @@ package program
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/goccl/goccl/core/plan"
 )
@@ -55,22 +56,29 @@ func (c *Checked) params(rank int, bytes int64) (plan.Params, int64) {
 	q := plan.Params{Collective: c.Collective, Algorithm: plan.Registered, Rank: rank, Size: c.Ranks,
 		Root: c.Root, ElemSize: provedElement, Chunk: provedChunk, Slots: provedSlots,
 		Scratch: MostScratch, AnyOrder: !c.Canonical}
-	if c.Collective == plan.Custom {
-		each := bytes / provedElement / int64(max(c.In, c.Out)) * provedElement
-		q.InBytes, q.OutBytes = []int64{each * int64(c.In)}, []int64{each * int64(c.Out)}
-		return q, max(q.InBytes[0], q.OutBytes[0])
-	}
-	count := int64(max(c.Blocks(Input), c.Blocks(Output)))
-	each := bytes / provedElement / count * provedElement
-	lengths := func(s Space) []int64 {
-		all := make([]int64, c.Blocks(s))
-		for i := range all {
-			all[i] = each
+	in, out := c.Counts(bytes / provedElement)
+	total := [2]int64{}
+	for i, counts := range [2][]uint64{in, out} {
+		for _, n := range counts {
+			total[i] += int64(n) * provedElement
+			if i == 0 && c.Collective != plan.Broadcast {
+				q.InBytes = append(q.InBytes, int64(n)*provedElement)
+			} else if i == 1 {
+				q.OutBytes = append(q.OutBytes, int64(n)*provedElement)
+			}
 		}
-		return all
 	}
-	if q.InBytes, q.OutBytes = lengths(Input), lengths(Output); c.Collective == plan.Broadcast {
-		q.InBytes = nil
+	return q, max(total[0], total[1])
+}
+
+// Counts are the elements of a rank's input and output blocks, all equally long, where the larger
+// buffer has about so many.
+func (p *Program) Counts(elements int64) (in, out []uint64) {
+	if p.Collective == plan.Custom {
+		each := uint64(elements / int64(max(p.In, p.Out)))
+		return []uint64{each * uint64(p.In)}, []uint64{each * uint64(p.Out)}
 	}
-	return q, each * count
+	ins, outs := p.Blocks(Input), p.Blocks(Output)
+	each := uint64(elements / int64(max(ins, outs)))
+	return slices.Repeat([]uint64{each}, ins), slices.Repeat([]uint64{each}, outs)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/program"
 	"github.com/goccl/goccl/core/reduce"
 )
 
@@ -18,6 +19,7 @@ const mostExplained = 65536
 type Question struct {
 	Collective string
 	Ranks      int
+	Program    *program.Checked // that says the two, and runs; nil: an algorithm is chosen
 	PerHost    int
 	PerDomain  int  // in order in domains of a host's CPUs; 0: there are none
 	ByTurns    bool // ranks are dealt out to the hosts one by one
@@ -118,7 +120,7 @@ func NewGroup(function string, q Question, o Options) (*Group, error) {
 	if err := g.shape.CheckAlgorithms(); err != nil {
 		return nil, fault.Errorf(fault.ErrInvalidArgument, "%s: %v", function, err)
 	}
-	g.Links, g.segments = g.shape.links, g.shape.Segments(op, nil)
+	g.Links, g.segments = g.shape.links, g.shape.Segments(op, q.Program)
 	return g, nil
 }
 
@@ -195,11 +197,14 @@ func (q *Question) operation(function string) (*call.Operation, error) {
 	bad := func(format string, args ...any) (*call.Operation, error) {
 		return nil, fault.Errorf(fault.ErrInvalidArgument, function+": "+format, args...)
 	}
+	if q.Program != nil {
+		q.Collective, q.Ranks = q.Program.Collective.String(), q.Program.Ranks
+	}
 	i := slices.IndexFunc(collectives(), func(c plan.Collective) bool {
 		return c.String() == q.Collective
 	})
 	switch {
-	case i < 0:
+	case i < 0 && q.Program == nil:
 		return bad("collective is %q, allowed are %s", q.Collective, join(collectives()))
 	case q.Ranks < 1 || q.Ranks > mostExplained:
 		return bad("ranks is %d, allowed are 1 to %d", q.Ranks, mostExplained)
@@ -212,8 +217,14 @@ func (q *Question) operation(function string) (*call.Operation, error) {
 	case q.Bytes > 1<<40:
 		return bad("bytes is %d, allowed are 0 to %d", q.Bytes, 1<<40)
 	}
-	op := &call.Operation{Collective: collectives()[i], DType: reduce.Float32}
+	op := &call.Operation{DType: reduce.Float32}
 	size := uint64(op.DType.Size())
+	if p := q.Program; p != nil {
+		op.Collective, op.Root = p.Collective, p.Root
+		op.InCounts, op.OutCounts = p.Counts(int64((q.Bytes + size - 1) / size))
+		return op, nil
+	}
+	op.Collective = collectives()[i]
 	one, each := []uint64{(q.Bytes + size - 1) / size}, make([]uint64, q.Ranks)
 	for rank := range each {
 		each[rank] = (one[0] + uint64(q.Ranks) - 1) / uint64(q.Ranks)

@@ -244,7 +244,7 @@ class Program:
             What goccl_simulate() in goccl.h tells: "last_us", "critical_path" and more.
 
         Raises:
-            ValueError: As `text` does; or an argument is wrong, or the program is of `Custom`.
+            ValueError: As `text` does; or an argument is wrong.
             OSError: The file of the network cannot be read.
             goccl.Error: A file cannot be written.
         """

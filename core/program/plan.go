@@ -62,10 +62,9 @@ func (p *Program) Does(c plan.Collective, ranks, root int) error {
 	return nil
 }
 
-// Fits refuses a group of so many ranks, as many on each host in order or 0, for a collective with
-// a root.
-func (p *Program) Fits(c plan.Collective, ranks, root, perHost int) error {
-	if err := p.Does(c, ranks, root); err != nil {
+// Fits refuses a group of so many ranks, in order as many on each host; 0: they are not.
+func (p *Program) Fits(ranks, perHost int) error {
+	if err := p.Does(p.Collective, ranks, p.Root); err != nil {
 		return err
 	}
 	if p.PerHost > 0 && p.PerHost != perHost {

@@ -47,7 +47,7 @@ func (s *Shape) Programs() []*Registered { return s.programs }
 
 // CanRun refuses a program that fits no operation of the group.
 func (s *Shape) CanRun(p *program.Checked) error {
-	return p.Fits(p.Collective, s.Size, p.Root, s.PerHost)
+	return p.Fits(s.Size, s.PerHost)
 }
 
 // ProgramFor is the program that runs an operation; nil: none does, and Choose names the algorithm.

@@ -196,7 +196,8 @@ def transports(group: Group = None) -> dict[int, Transport]:
 
 
 def algorithm(group: Group = None, sequence: int | None = None) -> str:
-    """Names the algorithm by which a collective of a group ran on this rank, such as "two_shot".
+    """Names the algorithm by which a collective of a group ran on this rank, such as "two_shot", or
+    "plan:" and the name of a registered program.
 
     GOCCL_ALGO forces algorithms; the page on settings lists them.
 

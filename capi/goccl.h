@@ -642,9 +642,9 @@ goccl_result goccl_comm_describe(goccl_comm comm, char *json, size_t size, size_
 goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence);
 
 /* Names the algorithm by which a collective ran on this rank, by its sequence number: such as
- * "two_shot", or "plan:" and the name of a registered program. "" where it has not ended well, where
- * it is not among the last 64, and of a monitored barrier. GOCCL_ALGO forces algorithms. Static
- * storage. */
+ * "two_shot", or "plan:" and the name of a registered program. "" where it has not ended well,
+ * where it is not among the last 64, and of a monitored barrier. GOCCL_ALGO forces algorithms.
+ * Static storage. */
 goccl_result goccl_comm_algorithm(goccl_comm comm, uint64_t sequence, const char **name);
 
 /* The timeout of operations that are started without one of their own. */

@@ -202,6 +202,49 @@ def test_the_command_verifies(tmp_path):
     assert "two_shot: allreduce among 3 ranks is right" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["verify", "p.json", "--to", "mscclpp"], "verify has no --to"),
+        (["draw", "p.json", "--json"], "draw has no --json"),
+        (["simulate", "p.json", "--per-host", "0"], "--per-host is 0"),
+        (["export", "allreduce"], "export needs --ranks"),
+    ],
+)
+def test_an_option_without_effect_is_refused(arguments, error):
+    done = goccl_plan(*arguments)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert error in done.stderr
+
+
+def test_a_write_that_fails_names_its_file(tmp_path):
+    two_shot(2).save(tmp_path / "p.json")
+    done = goccl_plan("convert", tmp_path / "p.json", "-o", "/dev/full")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "goccl plan: /dev/full: No space left on device\n"
+
+
+def test_arguments_of_the_wrong_kind_are_named():
+    p = plan.Program("p", plan.AllGather(), ranks=2)
+    a, b = p.ranks
+    for error, call in (
+        ("src is list", lambda: p.copy(a.output[0], [b.input[0]])),
+        ("dst is int", lambda: p.copy(0, a.input[0])),
+        ("src is Memory", lambda: p.copy(a.output, a.input)),
+        ("dst has Memory", lambda: p.copy([a.output], a.input[0])),  # type: ignore[list-item]
+        ("srcs is Chunks", lambda: p.reduce(a.output[0], b.input[0])),
+        ("collective is <class", lambda: plan.Program("p", plan.AllReduce, ranks=2)),
+    ):
+        with pytest.raises(TypeError, match=error):
+            call()
+    for argument in ("scratch", "per_host"):
+        with pytest.raises(ValueError, match=f"{argument} is -1; it must be 0 or more"):
+            plan.Program("p", plan.AllReduce(), ranks=2, **{argument: -1})
+    with pytest.raises(ValueError, match="root is -1; it must be 0 or more"):
+        plan.Program("p", plan.Reduce(-1), ranks=2)
+    assert not p.moves
+
+
 PLANS = Path(__file__).parent.parent / "core" / "program"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from goccl import _simulate
 from goccl._command import add_examples, parse_size
 from goccl.plan._collectives import named
-from goccl.plan._program import FORMAT, Facts, builtin, load
+from goccl.plan._program import FORMAT, Facts, Program, builtin, load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,16 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to",
         choices=("goccl", "mscclpp"),
-        default="goccl",
-        help="of convert: JSON goccl.plan/1, or a plan of MSCCL++ (default: %(default)s)",
+        help="of convert: JSON goccl.plan/1, or a plan of MSCCL++ (default: goccl)",
     )
     parser.add_argument(
         "--bytes",
         type=parse_size,
-        default=64 << 10,
         metavar="SIZE",
-        help="of a rank's larger buffer, for which plans are proved, or an algorithm is chosen "
-        "(default: 64K)",
+        help="of verify, simulate and export: of a rank's larger buffer (default: 64K)",
     )
     parser.add_argument(
         "--per-host",
@@ -58,13 +55,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, metavar="N", help="of export: for how many")
     parser.add_argument(
         "--algorithm",
-        default="",
         metavar="NAME",
         help="of export: as in GOCCL_ALGO (default: as is chosen for --bytes)",
     )
-    parser.add_argument(
-        "--root", type=int, default=0, metavar="R", help="of export: the root (default: 0)"
-    )
+    parser.add_argument("--root", type=int, metavar="R", help="of export: the root (default: 0)")
     parser.add_argument(
         "-o",
         "--output",
@@ -72,7 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of draw, convert and export: the file that is written (default: standard output)",
     )
     _simulate.add_outputs(parser, "of simulate: ")
-    parser.add_argument("--json", action="store_true", help="print a JSON object")
+    parser.add_argument(
+        "--json", action="store_true", help="of verify, simulate and convert: print a JSON object"
+    )
     add_examples(
         parser,
         [
@@ -86,8 +82,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+_BYTES = 64 << 10
+
+# Which actions an option is of.
+_OPTIONS = {
+    "order": ("convert",),
+    "to": ("convert",),
+    "bytes": ("verify", "simulate", "export"),
+    "per_host": ("simulate", "export"),
+    "ranks": ("export",),
+    "algorithm": ("export",),
+    "root": ("export",),
+    "output": ("draw", "convert", "export"),
+    "net": ("simulate",),
+    "trace": ("simulate",),
+    "goal": ("simulate",),
+    "json": ("verify", "simulate", "convert"),
+}
+
+
+def _wrong_options(args: argparse.Namespace) -> str:
+    """What is wrong with the options as such, or ""."""
+    for option, actions in _OPTIONS.items():
+        if getattr(args, option) not in (None, "", False) and args.action not in actions:
+            name = "--" + option.replace("_", "-")
+            return f"{args.action} has no {name}, which is of {', '.join(actions)}"
+    if args.action == "export" and args.ranks is None:
+        return "export needs --ranks"
+    if args.per_host is not None and args.per_host < 1:
+        return f"--per-host is {args.per_host}; it must be 1 or more"
+    return ""
+
+
 def main(args: argparse.Namespace) -> int:
     """Does it. The exit status is 1 where the file is refused."""
+    if wrong := _wrong_options(args):
+        print(f"goccl plan: {wrong}", file=sys.stderr)
+        return 2
+    nbytes = args.bytes or _BYTES
     try:
         if args.action == "convert":
             return _convert(args)
@@ -95,11 +127,11 @@ def main(args: argparse.Namespace) -> int:
             return _write(args)
         program = load(args.file)
         if args.action == "verify":
-            facts = program.verify(args.bytes)
-            told, text = dataclasses.asdict(facts), _render(facts)
+            facts = program.verify(nbytes)
+            told, text = dataclasses.asdict(facts), _render(facts, _reduces(program))
         else:
             told = program.simulate(
-                args.bytes, args.per_host, args.net, trace=args.trace, goal=args.goal
+                nbytes, args.per_host, args.net, trace=args.trace, goal=args.goal
             )
             text = _simulate.render(told)
     except OSError as error:
@@ -116,7 +148,7 @@ def _convert(args: argparse.Namespace) -> int:
     """Writes the file as JSON goccl.plan/1, and tells what it was: on standard output, unless the
     program goes there."""
     program = load(args.file, order=args.order)
-    _put(program.export(args.to), args.output)
+    _put(program.export(args.to or "goccl"), args.output)
     told = {
         "source": _format(Path(args.file).read_text(encoding="utf-8")),
         "name": program.name,
@@ -153,14 +185,11 @@ def _write(args: argparse.Namespace) -> int:
     if args.action == "draw":
         text = load(args.file).draw()
     else:
-        if args.ranks is None:
-            print("goccl plan: export needs --ranks", file=sys.stderr)
-            return 2
         text = builtin(
-            named(args.file, args.root),
+            named(args.file, args.root or 0),
             args.ranks,
-            args.bytes,
-            algorithm=args.algorithm,
+            args.bytes or _BYTES,
+            algorithm=args.algorithm or "",
             per_host=args.per_host,
         ).text()
     _put(text, args.output)
@@ -172,22 +201,35 @@ def _put(text: str, path: str | None) -> None:
     if path is None:
         print(text, end="")
     else:
-        Path(path).write_text(text, encoding="utf-8")
+        try:
+            Path(path).write_text(text, encoding="utf-8")
+        except OSError as error:  # that of a write, as of a full disk, does not name the file
+            error.filename = path
+            raise
 
 
-def _render(facts: Facts) -> str:
+def _reduces(program: Program) -> bool:
+    return any(len(move.source) > 1 for move in program.moves)
+
+
+def _render(facts: Facts, reduces: bool) -> str:
     """The facts for people."""
     forms = {"in place": facts.in_place, "out of place": facts.out_of_place}
     order = "canonical" if facts.order == "canonical" else "its own"
     same = "the same on all ranks" if facts.same_bits else "not the same on all ranks"
+    lines = [
+        f"{facts.name}: {facts.collective} among {facts.ranks} ranks is right",
+        f"written     {' and '.join(form for form, right in forms.items() if right)}",
+    ]
+    if reduces:
+        lines.append(f"sums        in {order} order, {same}")
     return "\n".join(
         [
-            f"{facts.name}: {facts.collective} among {facts.ranks} ranks is right",
-            f"written     {' and '.join(form for form, right in forms.items() if right)}",
-            f"sums        in {order} order, {same}",
+            *lines,
             f"plans       proved for {facts.bytes} bytes",
-            f"a rank      has at most {facts.steps} steps and {facts.messages} messages",
-            f"scratch     memory of a rank is at most {facts.scratch_bytes} bytes",
+            f"steps       of a rank: at most {facts.steps}",
+            f"messages    of a rank: at most {facts.messages}",
+            f"scratch     memory of a rank: at most {facts.scratch_bytes} bytes",
             f"digest      {facts.digest}",
         ]
     )

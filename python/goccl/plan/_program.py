@@ -167,9 +167,16 @@ class Program:
         bytes: tuple[int, int] | None = None,  # noqa: A002
         per_host: int = 0,
     ) -> None:
-        if order not in ("canonical", "plan"):
-            raise ValueError(f'order is {order!r}; it must be "canonical" or "plan"')
-        for what, value, least in (("ranks", ranks, 1), ("chunks", chunks, 1)):
+        if not isinstance(collective, Collective):
+            raise TypeError(f"collective is {collective!r}; it must be an object, as AllReduce()")
+        _check_order(order)
+        for what, value, least in (
+            ("ranks", ranks, 1),
+            ("chunks", chunks, 1),
+            ("scratch", scratch, 0),
+            ("per_host", per_host, 0),
+            ("root", collective.root, 0),
+        ):
             if value < least:
                 raise ValueError(f"{what} is {value}; it must be {least} or more")
         self.name, self.collective, self.order = name, collective, order
@@ -186,6 +193,8 @@ class Program:
 
         Example: `p.copy(peer.scratch[0:2], me.input[2:4])`
         """
+        if not isinstance(src, Chunks):
+            raise TypeError(f"src is {_kind(src)}; it must be chunks, as me.input[0:2]")
         self._add(dst, [src])
 
     def reduce(self, dst: Chunks | Sequence[Chunks], srcs: Sequence[Chunks]) -> None:
@@ -195,11 +204,22 @@ class Program:
 
         Example: `p.reduce(me.output[0], [r.input[0] for r in p.ranks])`
         """
+        if isinstance(srcs, Chunks):
+            raise TypeError("srcs is Chunks; it must be a list of chunks, as [me.input[0]]")
         self._add(dst, srcs)
 
     def _add(self, dst: Chunks | Sequence[Chunks], srcs: Sequence[Chunks]) -> None:
-        to = (dst,) if isinstance(dst, Chunks) else tuple(dst)
-        self.moves.append(Move(to, tuple(srcs), _line()))
+        if isinstance(dst, Chunks):
+            dst = (dst,)
+        for what, given in (("dst", dst), ("srcs", srcs)):
+            if not isinstance(given, Sequence):
+                raise TypeError(f"{what} is {_kind(given)}; it must be chunks, as me.output[0:2]")
+            for one in given:
+                if not isinstance(one, Chunks):
+                    raise TypeError(
+                        f"{what} has {_kind(one)}; it must have chunks, as me.output[0:2]"
+                    )
+        self.moves.append(Move(tuple(dst), tuple(srcs), _line()))
 
     def text(self) -> str:
         """The program as the text of a file, checked.
@@ -340,6 +360,8 @@ def load(path: str | os.PathLike[str], *, order: str | None = None) -> Program:
             and where: of which rank, block and op where the file is of another library.
         OSError: The file cannot be read.
     """
+    if order is not None:
+        _check_order(order)
     return _program(_native.load().Program(Path(path).read_bytes()).text(), order)
 
 
@@ -405,6 +427,16 @@ def _program(text: str, order: str | None = None) -> Program:
             )
             program.moves.append(Move(to, source, m.get("line", "")))
     return program
+
+
+def _check_order(order: str) -> None:
+    if order not in ("canonical", "plan"):
+        raise ValueError(f'order is {order!r}; it must be "canonical" or "plan"')
+
+
+def _kind(given: object) -> str:
+    """What was given in place of chunks, for an error."""
+    return type(given).__name__
 
 
 def _collective(name: str, root: int, inputs: int, outputs: int) -> Collective:

@@ -279,6 +279,9 @@ func (e *emitter) bringHome(s *state) {
 		return
 	}
 	e.displace(s.version, s.window, nil)
+	if s.where == atHome || s.dropped {
+		return // a message before those has come, and it overwrites this one
+	}
 	from := e.ref(s, 0)
 	to := e.open(s.version, s.window)
 	e.emit(plan.Step{Op: plan.Copy, Bytes: s.bytes, Dst: to, Src: []plan.Ref{from}})

@@ -141,3 +141,26 @@ func TestWritten(t *testing.T) {
 		})
 	}
 }
+
+// Of messages whose home is the same chunk the last one by the order of moves stays, in whatever
+// order they come. Here two inputs come first, and before what they overwrite.
+func TestMessagesThatComeBeforeWhatTheyOverwrite(t *testing.T) {
+	out := func(rank, chunk, count int) Place { return at(rank, Output, chunk, count) }
+	in := func(rank int) Place { return at(rank, Input, 0, 1) }
+	move := func(from Place, to ...Place) Move { return Move{To: to, From: []Place{from}} }
+	c, err := Check(Program{Name: "overwritten", Collective: plan.Custom, Ranks: 3, In: 1, Out: 2,
+		Moves: []Move{
+			move(in(0), out(1, 0, 1), out(2, 0, 1)),
+			move(out(1, 0, 1), out(2, 1, 1)),
+			move(out(2, 0, 2), out(1, 0, 2)),
+			move(in(2), out(1, 0, 1)),
+			move(out(2, 0, 1), out(1, 0, 1)),
+			move(out(1, 0, 1), out(0, 1, 1)),
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.Prove(1000); err != nil {
+		t.Error(err)
+	}
+}

@@ -3,10 +3,12 @@ package config
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -112,6 +114,22 @@ func TestRefused(t *testing.T) {
 		if !errors.Is(err, fault.ErrInvalidArgument) ||
 			!strings.HasPrefix(fmt.Sprint(err), "init: "+c.want) {
 			t.Errorf("%v\nwant: %s", err, c.want)
+		}
+	}
+}
+
+// What is no regular file is refused, and not waited for: a pipe has nothing until somebody writes.
+func TestPlansOfPipes(t *testing.T) {
+	folder := t.TempDir()
+	pipe := filepath.Join(folder, "pipe.json")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, plans := range []string{pipe, folder} {
+		_, err := (&Config{Size: 1, Plans: plans}).Complete(environment{}.get)
+		if !errors.Is(err, fault.ErrInvalidArgument) ||
+			!strings.Contains(err.Error(), pipe+": it must be a regular file") {
+			t.Errorf("%s: %v", plans, err)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/goccl/goccl/core/program"
 	"github.com/goccl/goccl/core/program/formats"
@@ -74,11 +75,16 @@ func programFiles(path string) ([]string, error) {
 }
 
 func readProgram(file string) (*program.Checked, error) {
-	f, err := os.Open(file)
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would wait for its writer
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	if about, err := f.Stat(); err != nil {
+		return nil, err
+	} else if !about.Mode().IsRegular() {
+		return nil, fmt.Errorf("it must be a regular file; its mode is %v", about.Mode())
+	}
 	text, err := io.ReadAll(io.LimitReader(f, program.MostText+1))
 	if err != nil {
 		return nil, err

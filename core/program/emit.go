@@ -26,6 +26,7 @@ type emitter struct {
 	states []map[int32]*state // of the versions of each window under way
 	unread []map[int32]int32  // of each window: reads of chunks of inputs that are to come
 	kept   []bool             // of each window: what is unread of the inputs lies in saved
+	lies   []int32            // by output chunk: the input that is the same memory in place; -1: none
 
 	at     moment
 	used   []bool  // fixed slots of scratch memory
@@ -84,8 +85,14 @@ const (
 )
 
 func newEmitter(c *Planner, q *plan.Params, s *sizes) *emitter {
-	return &emitter{Planner: c, sizes: s, q: q, rank: q.Rank,
-		used: make([]bool, c.Scratch+c.Out+c.In)}
+	e := &emitter{Planner: c, sizes: s, q: q, rank: q.Rank,
+		used: make([]bool, c.Scratch+c.Out+c.In), lies: slices.Repeat([]int32{-1}, c.Out)}
+	for in := range e.has(e.rank, Input) {
+		if out := e.inPlace(e.rank, in); out >= 0 {
+			e.lies[out] = int32(in)
+		}
+	}
+	return e
 }
 
 // run makes all steps.
@@ -345,12 +352,9 @@ func (e *emitter) save(v *version, w int) {
 	if e.kept[at] || len(e.unread[at]) == 0 || !e.hasInPlace() {
 		return
 	}
-	hit := false
-	for in := range int32(e.has(e.rank, Input)) {
-		out := int32(e.inPlace(e.rank, int(in)))
-		hit = hit || e.unread[at][in] > 0 && out >= v.index && out < v.index+v.count
-	}
-	if !hit {
+	if !slices.ContainsFunc(e.lies[v.index:v.index+v.count], func(in int32) bool {
+		return in >= 0 && e.unread[at][in] > 0
+	}) {
 		return
 	}
 	for in := range int32(e.has(e.rank, Input)) {

@@ -273,6 +273,10 @@ func programOperation(a *C.api_operation, o *core.Operation, rank, size int) err
 	ins, outs := p.Blocks(program.Input), p.Blocks(program.Output)
 	switch o.Collective { // what only the root has, all know
 	case plan.Broadcast:
+		if in > out {
+			return invalid("program_run: out_count", out, "in_count is %d, and of a broadcast out is the "+
+				"buffer", in)
+		}
 		a.in.block, in = a.out.block, out
 	case plan.Reduce, plan.Gather:
 		if !usesOut {

@@ -2,7 +2,11 @@ package core
 
 import (
 	"context"
+	"errors"
 
+	"github.com/goccl/goccl/core/epoch"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/program"
 	"github.com/goccl/goccl/core/tune"
 )
@@ -22,16 +26,29 @@ func (c *Comm) RegisterProgram(
 	if minBytes == 0 && maxBytes == 0 {
 		minBytes, maxBytes = p.MinBytes, p.MaxBytes
 	}
-	e := c.holdEpoch()
-	c.changing.Unlock()
-	return e.RegisterProgram(ctx, tune.Registered{Checked: p, MinBytes: minBytes,
-		MaxBytes: maxBytes})
+	return c.changePrograms(plan.RegisterProgram, func(e *epoch.Epoch) error {
+		return e.RegisterProgram(ctx, tune.Registered{Checked: p, MinBytes: minBytes,
+			MaxBytes: maxBytes})
+	})
 }
 
 // UnregisterProgram undoes RegisterProgram, from the next collective on. It is a collective call,
 // too.
 func (c *Comm) UnregisterProgram(ctx context.Context, p *program.Checked) error {
+	return c.changePrograms(plan.UnregisterProgram, func(e *epoch.Epoch) error {
+		return e.UnregisterProgram(ctx, p)
+	})
+}
+
+// changePrograms changes the programs of the present epoch. It fails where the members change
+// before that.
+func (c *Comm) changePrograms(what plan.Collective, change func(*epoch.Epoch) error) error {
 	e := c.holdEpoch()
 	c.changing.Unlock()
-	return e.UnregisterProgram(ctx, p)
+	err := change(e)
+	if errors.Is(err, epoch.ErrOver) {
+		return e.Members.Errorf(fault.ErrRevoked, "the members have changed").
+			During(what.String(), 0)
+	}
+	return err
 }

@@ -384,6 +384,20 @@ func TestProgramsThatDiffer(t *testing.T) {
 		w.reduces(5)
 		w.ranBy(plan.AllReduce, before, "one_shot")
 	}
+	busy := moved(t, program.Program{Collective: plan.Custom, Ranks: size, In: 1, Out: 1},
+		func(p *program.Program) {
+			for i := range program.MostBusy + 1 {
+				p.Moves = append(p.Moves, program.Move{To: []program.Place{placeOf(1, program.Output, 0, 1)},
+					From: []program.Place{placeOf(2*(i%2), program.Input, 0, 1)}})
+			}
+		})
+	for rank, err := range w.try(func(rank int) error {
+		return w.comms[rank].RegisterProgram(context.Background(), busy, 0, 0)
+	}) {
+		if !errors.Is(err, ErrInvalidArgument) || !strings.Contains(err.Error(), "places of one rank") {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
 	w.register(good[0], 0, 0)
 	for _, say := range []string{"is registered already", "is not registered"} {
 		p := good[0]

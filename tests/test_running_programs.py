@@ -142,8 +142,6 @@ def run_differing(rank):
         (goccl.MismatchError, ValueError), match=r"is for 4 ranks|was refused on rank 1"
     ):
         plan.register(two_shot(rank.size + (rank.rank == 1)))
-    with pytest.raises(ValueError, match="bytes is"):
-        plan.register(two_shot(rank.size), bytes=(0, -1))
     tensor = torch.ones(3)
     dist.all_reduce(tensor)
     assert tensor.tolist() == [rank.size] * 3, "the group goes on"
@@ -152,6 +150,29 @@ def run_differing(rank):
 
 def test_programs_that_differ_are_refused_on_all_ranks(make_world):
     make_world(3).run(run_differing)
+
+
+def refuse_in_python(rank, what):
+    """What Python refuses on one rank fails the group at once: the others would wait."""
+    join(rank)
+    wrong = rank.rank == 1
+    unsound = plan.Program("unsound", plan.AllReduce(), ranks=rank.size)
+    tensor = torch.ones(3)
+    call = {
+        "program": lambda: plan.register(unsound if wrong else two_shot(3)),
+        "bytes": lambda: plan.register(two_shot(3), bytes=(0, -1) if wrong else None),
+        "type": lambda: plan.run("p" if wrong else two_shot(3), None, tensor, tensor),
+    }[what]
+    with pytest.raises((goccl.MismatchError, ValueError, TypeError)) as caught:
+        call()
+    assert isinstance(caught.value, goccl.MismatchError) != wrong
+
+
+@pytest.mark.parametrize("what", ["program", "bytes", "type"])
+def test_what_python_refuses_on_one_rank_is_told_to_all(make_world, what):
+    world = make_world(3)
+    world.run(refuse_in_python, what)
+    world.healthy = False
 
 
 def run_with_a_missing_file(rank, folder, one):

@@ -183,38 +183,50 @@ void bindCommunicator(py::module_& module) {
       "None. `function`: who asks, for texts.");
   module.def(
       "register_program",
-      [](py::object group, const Program& program, uint64_t least, uint64_t most) {
+      [](py::object group, const py::function& prepare) {
         const auto backend = backendOf(std::move(group), "goccl.plan.register");
+        const auto made = backend->guarded([&] { return py::tuple(prepare()); });
+        const auto& program = made[0].cast<const Program&>();
+        const auto least = made[1].cast<uint64_t>();
+        const auto most = made[2].cast<uint64_t>();
         const py::gil_scoped_release released;
         backend->registerProgram(program, least, most);
       },
-      py::arg("group"), py::arg("program"), py::arg("least"), py::arg("most"),
-      "As goccl_program_register() in goccl.h.");
+      py::arg("group"), py::arg("prepare"),
+      "As goccl_program_register() in goccl.h. `prepare` returns the program, and the least and the "
+      "most bytes. If it raises, the other ranks are told.");
   module.def(
       "unregister_program",
-      [](py::object group, const Program& program) {
+      [](py::object group, const py::function& prepare) {
         const auto backend = backendOf(std::move(group), "goccl.plan.unregister");
+        const auto made = backend->guarded([&] { return py::object(prepare()); });
+        const auto& program = made.cast<const Program&>();
         const py::gil_scoped_release released;
         backend->unregisterProgram(program);
       },
-      py::arg("group"), py::arg("program"), "As goccl_program_unregister() in goccl.h.");
+      py::arg("group"), py::arg("prepare"),
+      "As goccl_program_unregister() in goccl.h. `prepare` returns the program; as above.");
   module.def(
       "run_program",
-      [](py::object group, const Program& program, Given<std::optional<at::Tensor>> output,
-         Given<std::optional<at::Tensor>> input, Given<c10d::ReduceOp> op, bool reduces,
-         bool inPlace) {
+      [](py::object group, const py::function& prepare, Given<std::optional<at::Tensor>> output,
+         Given<std::optional<at::Tensor>> input, Given<c10d::ReduceOp> op) {
         const auto backend = backendOf(std::move(group), "goccl.plan.run");
+        py::tuple made;
         const auto [to, from, by] = backend->guarded([&] {
+          made = py::tuple(prepare());
           return std::tuple(valueOf(output, "run", "output"), valueOf(input, "run", "input"),
                             valueOf(op, "run", "op"));
         });
+        const auto& program = made[0].cast<const Program&>();
+        const bool reduces = made[1].cast<bool>();
+        const bool isBroadcast = made[2].cast<bool>();
         const py::gil_scoped_release released;
-        backend->programNow(program, to, from, reduces ? std::optional(by) : std::nullopt, inPlace);
+        backend->programNow(program, to, from, reduces ? std::optional(by) : std::nullopt,
+                            isBroadcast);
       },
-      py::arg("group"), py::arg("program"), py::arg("output"), py::arg("input"), py::arg("op"),
-      py::arg("reduces"), py::arg("in_place"),
-      "As goccl_program_run() in goccl.h. `reduces`: the program does. `in_place`: of a broadcast, "
-      "whose buffer is `output`.");
+      py::arg("group"), py::arg("prepare"), py::arg("output"), py::arg("input"), py::arg("op"),
+      "As goccl_program_run() in goccl.h. `prepare` returns the program, whether it reduces, and "
+      "whether it is of a broadcast, whose buffer is `output`; as above.");
   CommunicatorClass communicator(module, "Communicator", kAbout);
   communicator.attr("__module__") = "goccl";
   communicator

@@ -88,6 +88,9 @@ func (o *Operation) checkProgram(size int) error {
 	if err := p.Does(o.Collective, size, o.Root); err != nil {
 		return bad(err)
 	}
+	if err := p.CanRun(); err != nil {
+		return bad(err)
+	}
 	if err := p.CheckCounts(o.InCounts, o.OutCounts); err != nil {
 		return bad(err)
 	}

@@ -56,19 +56,18 @@ func (e *Epoch) register(r *tune.Registered) {
 // registerSettings registers the programs of the settings that fit the group.
 func (e *Epoch) registerSettings() error {
 	for _, p := range e.config.Settings.Programs {
-		if e.shape.CanRun(p) != nil {
-			continue
+		r := &tune.Registered{Checked: p, MinBytes: p.MinBytes, MaxBytes: p.MaxBytes}
+		if e.shape.CanRun(p) != nil || slices.ContainsFunc(e.shape.Programs(), r.SameDigest) {
+			continue // it is for others, or lies in two files
 		}
 		if err := p.CheckScratch(); err != nil {
 			return err
 		}
-		number := e.freeNumber()
-		if number == 0 {
+		if r.Number = e.freeNumber(); r.Number == 0 {
 			return fmt.Errorf("%d programs fit a group of %d ranks; it may have %d",
 				len(e.shape.Programs())+1, e.Size(), tune.MostPrograms)
 		}
-		e.register(&tune.Registered{Checked: p, Number: number, MinBytes: p.MinBytes,
-			MaxBytes: p.MaxBytes})
+		e.register(r)
 	}
 	return nil
 }

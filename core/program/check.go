@@ -21,6 +21,8 @@ type Facts struct {
 	Partial bool
 	// Reduces tells that there are sums.
 	Reduces bool
+	// Busiest is how many places of one rank moves name, of the rank that has most.
+	Busiest int
 }
 
 // Checked is a program that is right. It never changes.
@@ -355,10 +357,21 @@ func (c *checker) chunkText(v value) string {
 	return fmt.Sprintf("chunk %d of block %d", v.chunk, v.block)
 }
 
+// busiest is Facts.Busiest.
+func (c *checker) busiest() int {
+	named := make([]int, c.Ranks)
+	for i := range c.runs {
+		for _, n := range slices.Concat(c.runs[i].to, c.runs[i].from) {
+			named[int(n)/c.each()]++
+		}
+	}
+	return slices.Max(named)
+}
+
 // facts are what the run has found.
 func (c *checker) facts(apart, same bool) Facts {
 	f := Facts{InPlace: same, OutOfPlace: apart, Canonical: c.canonical, SameBits: true,
-		Partial: c.partial, Reduces: c.reduces}
+		Partial: c.partial, Reduces: c.reduces, Busiest: c.busiest()}
 	if c.Collective != plan.AllReduce {
 		return f // no two ranks have the same result
 	}

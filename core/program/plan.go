@@ -62,6 +62,15 @@ func (p *Program) Does(c plan.Collective, ranks, root int) error {
 	return nil
 }
 
+// CanRun refuses a program whose plans would take too long to make.
+func (c *Checked) CanRun() error {
+	if c.Busiest > MostBusy {
+		return fmt.Errorf("names %d places of one rank in its moves; %d are allowed in a program that "+
+			"runs", c.Busiest, MostBusy)
+	}
+	return nil
+}
+
 // Fits refuses a group of so many ranks, in order as many on each host; 0: they are not.
 func (p *Program) Fits(ranks, perHost int) error {
 	if err := p.Does(p.Collective, ranks, p.Root); err != nil {

@@ -45,8 +45,11 @@ const (
 	MostRanks  = 4096
 	MostChunks = 1 << 16 // of each of a rank's input, output and scratch memory
 	MostMoves  = 1_000_000
-	MostName   = 64
-	mostLine   = 256
+	// MostBusy is the most places of one rank that moves may name in a program that runs: its plans
+	// take seconds then.
+	MostBusy = 1 << 15
+	MostName = 64
+	mostLine = 256
 	// mostPlaces is how many chunks all ranks may have together.
 	mostPlaces = 1 << 24
 	// mostTouches is how many chunks all moves may name together.

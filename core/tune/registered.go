@@ -47,7 +47,10 @@ func (s *Shape) Programs() []*Registered { return s.programs }
 
 // CanRun refuses a program that fits no operation of the group.
 func (s *Shape) CanRun(p *program.Checked) error {
-	return p.Fits(s.Size, s.PerHost)
+	if err := p.Fits(s.Size, s.PerHost); err != nil {
+		return err
+	}
+	return p.CanRun()
 }
 
 // ProgramFor is the program that runs an operation; nil: none does, and Choose names the algorithm.

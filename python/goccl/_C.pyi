@@ -47,21 +47,18 @@ class Program:
 
 def register_program(
     group: ProcessGroup | Communicator | ProcessGroupGoccl | None,
-    program: Program,
-    least: int,
-    most: int,
+    prepare: Callable[[], tuple[Program, int, int]],
 ) -> None: ...
 def unregister_program(
-    group: ProcessGroup | Communicator | ProcessGroupGoccl | None, program: Program
+    group: ProcessGroup | Communicator | ProcessGroupGoccl | None,
+    prepare: Callable[[], Program],
 ) -> None: ...
 def run_program(
     group: ProcessGroup | Communicator | ProcessGroupGoccl | None,
-    program: Program,
+    prepare: Callable[[], tuple[Program, bool, bool]],
     output: Tensor | None,
     input: Tensor | None,  # noqa: A002
     op: _ReduceOp,
-    reduces: bool,
-    in_place: bool,
 ) -> None: ...
 def builtin_program(request: str) -> str: ...
 def _set_logger(

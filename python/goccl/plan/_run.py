@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from goccl import _native
 from goccl.plan._collectives import AllReduce, Broadcast, Custom, Reduce, ReduceScatter
+from goccl.plan._program import Program
 
 if TYPE_CHECKING:
     import torch
     from torch.distributed import ReduceOp
 
+    from goccl import _C
     from goccl._groups import Group
-    from goccl.plan._program import Program
 
 
 def register(
@@ -30,7 +31,8 @@ def register(
     have it not: see `plans` of `goccl.Options`.
 
     A collective call: all ranks call it, with programs that do the same, and the same `bytes`. If
-    one does not, or is refused, none has the program, and the group goes on.
+    they differ, or the group refuses one, none has the program, and the group goes on. A rank whose
+    program is not right at all fails the group: the others are told.
 
     Args:
         program: The program.
@@ -48,11 +50,27 @@ def register(
         >>> goccl.algorithm()
         'plan:two_shot'
     """
-    least, most = bytes or (0, 0)
-    for value in (least, most):
-        if not 0 <= value < 1 << 63:
-            raise ValueError(f"bytes is {bytes}; both must be in 0..{(1 << 63) - 1}")
-    _native.load().register_program(group, program._checked(), least, most)
+
+    def prepare() -> tuple[_C.Program, int, int]:
+        least, most = _bounds(bytes)
+        return _checked(program), least, most
+
+    _native.load().register_program(group, prepare)
+
+
+def _checked(program: Program) -> _C.Program:
+    """The library's program."""
+    if not isinstance(program, Program):
+        raise TypeError(f"program is a {type(program).__name__}; it must be a goccl.plan.Program")
+    return program._checked()
+
+
+def _bounds(bytes: object) -> tuple[int, int]:  # noqa: A002
+    """The least and the most bytes; 0, 0 for None."""
+    match (0, 0) if bytes is None else bytes:
+        case (int(least), int(most)) if 0 <= least < 1 << 63 and 0 <= most < 1 << 63:
+            return least, most
+    raise ValueError(f"bytes is {bytes!r}; it must be a pair of numbers in 0..{(1 << 63) - 1}")
 
 
 def unregister(program: Program, group: Group = None) -> None:
@@ -68,7 +86,7 @@ def unregister(program: Program, group: Group = None) -> None:
         ValueError: It is not registered.
         goccl.MismatchError: The ranks gave different ones, or one was refused.
     """
-    _native.load().unregister_program(group, program._checked())
+    _native.load().unregister_program(group, lambda: _checked(program))
 
 
 def run(
@@ -99,10 +117,12 @@ def run(
     Example:
         >>> plan.run(halo, group, borders, neighbours)
     """
-    kind = program.collective
-    reduces = isinstance(kind, (AllReduce, Reduce, ReduceScatter)) or (
-        isinstance(kind, Custom) and any(len(move.source) > 1 for move in program.moves)
-    )
-    _native.load().run_program(
-        group, program._checked(), output, input, op, reduces, isinstance(kind, Broadcast)
-    )
+
+    def prepare() -> tuple[_C.Program, bool, bool]:
+        checked, kind = _checked(program), program.collective
+        reduces = isinstance(kind, (AllReduce, Reduce, ReduceScatter)) or (
+            isinstance(kind, Custom) and any(len(move.source) > 1 for move in program.moves)
+        )
+        return checked, reduces, isinstance(kind, Broadcast)
+
+    _native.load().run_program(group, prepare, output, input, op)

@@ -40,7 +40,10 @@ func TestJoined(t *testing.T) {
 		if err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, c.Text())
 		}
-		if joined.Facts != c.Facts && p.Collective != plan.Custom {
+		if joined.Busiest > c.Busiest {
+			t.Fatalf("seed %d: a rank is named %d times, before %d", seed, joined.Busiest, c.Busiest)
+		}
+		if joined.Busiest = c.Busiest; joined.Facts != c.Facts && p.Collective != plan.Custom {
 			t.Fatalf("seed %d: %+v, not %+v", seed, joined.Facts, c.Facts)
 		}
 		if joined.Scratch > c.Scratch || joined.In > c.In || len(joined.Moves) > len(c.runs) {

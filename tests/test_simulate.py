@@ -77,6 +77,8 @@ def test_text_for_people():
         (("--ranks", "0"), "ranks is 0"),
         (("--ranks", "4", "--per-host", "5"), "ranks_per_host is 5"),
         (("--ranks", "4", "--cpus", "-1"), "cpus is -1"),
+        (("--ranks", "4", "--cpus", "0"), "--cpus is 0"),
+        (("--ranks", "4", "--per-host", "0"), "--per-host is 0"),
         (("--ranks", "4", "--net", "ring:25g"), 'its kind is "ring"'),
         (("--ranks", "4", "--net", "star:0g"), 'the speed is "0g"'),
         (("--ranks", "4", "--net", "star:25g,leaf=2"), '"leaf=2" is not allowed'),

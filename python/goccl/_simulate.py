@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--per-host", type=int, metavar="N", help="ranks on each host (default: all on one)"
     )
     parser.add_argument(
-        "--cpus", type=int, default=0, metavar="N", help="of a host (default: one for each rank)"
+        "--cpus", type=int, metavar="N", help="of a host (default: one for each rank)"
     )
     parser.add_argument(
         "--bytes",
@@ -95,12 +95,16 @@ def add_outputs(parser: argparse.ArgumentParser, prefix: str = "") -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Prints what a collective would take. The exit status is 1 where that cannot be told."""
+    for option, given in (("--per-host", args.per_host), ("--cpus", args.cpus)):
+        if given == 0:  # which the library takes for its default
+            print(f"goccl simulate: {option} is 0; it must be 1 or more", file=sys.stderr)
+            return 1
     try:
         request = {
             "collective": args.collective,
             "ranks": args.ranks,
             "ranks_per_host": args.per_host or args.ranks,
-            "cpus": args.cpus,
+            "cpus": args.cpus or 0,
             "bytes": args.bytes,
             "net": read_net(args.net),
             "transport": args.transport,

@@ -117,8 +117,8 @@ func (r *Runtime) PlanInfo(q tune.Question, by string) (*tune.Explanation, error
 // algorithm that is named as GOCCL_ALGO does, or if it is "" by the one that PlanInfo tells.
 func (r *Runtime) Builtin(
 	q tune.Question, by, algorithm string, root int,
-) (*program.Checked, error) {
-	bad := func(format string, args ...any) (*program.Checked, error) {
+) (*program.Program, error) {
+	bad := func(format string, args ...any) (*program.Program, error) {
 		return nil, fault.Errorf(fault.ErrInvalidArgument, "program_builtin: "+format, args...)
 	}
 	o, err := r.imagine("program_builtin", &q, by)
@@ -151,10 +151,11 @@ func (r *Runtime) Builtin(
 	if err != nil {
 		return bad("%v", err)
 	}
+	p := c.Program // what is checked never changes
 	if q.PerHost < q.Ranks && !q.ByTurns {
-		c.PerHost = q.PerHost
+		p.PerHost = q.PerHost
 	}
-	return c, nil
+	return &p, nil
 }
 
 // imagine completes a question about a group that need not exist, and returns what else its shape

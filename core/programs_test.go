@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/goccl/goccl/core/call"
@@ -430,9 +429,9 @@ func TestProgramsInOrder(t *testing.T) {
 		registered := make(chan error, 1)
 		c := w.comms[rank]
 		go func() { registered <- c.RegisterProgram(context.Background(), p, 0, 0) }()
-		for c.Sequence() == before { // it has its place in the order
-			time.Sleep(time.Microsecond)
-		}
+		until(t, "the registration has its place in the order", func() bool {
+			return c.Sequence() > before
+		})
 		err := run(c, inPlace(buffer(t, 5)))
 		return errors.Join(err, <-registered)
 	})
@@ -678,10 +677,12 @@ func TestRegistrationFails(t *testing.T) {
 					}
 					behind := make(chan error, 1)
 					go func() {
-						for comm.Sequence() == before && comm.Err() == nil {
-							time.Sleep(time.Microsecond)
-						}
-						behind <- run(comm, inPlace(buffer(t, 5)))
+						err := errors.New("it was not started")
+						defer func() { behind <- err }() // also where the wait is over
+						until(t, "the registration has its place, or the group has failed", func() bool {
+							return comm.Sequence() > before || comm.Err() != nil
+						})
+						err = run(comm, inPlace(buffer(t, 5)))
 					}()
 					err := comm.RegisterProgram(context.Background(), p, 0, 0)
 					if <-behind == nil {

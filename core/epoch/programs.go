@@ -131,12 +131,7 @@ func (e *Epoch) changePrograms(
 ) error {
 	ended := make(chan struct{})
 	e.lockOrder()
-	for e.registering != nil {
-		other := e.registering
-		e.mu.Unlock()
-		<-other
-		e.lockOrder()
-	}
+	e.awaitRegistration()
 	e.registering = ended
 	refused := may()
 	e.mu.Unlock()
@@ -154,6 +149,17 @@ func (e *Epoch) changePrograms(
 	e.unlockOrder()
 	close(ended)
 	return err
+}
+
+// awaitRegistration waits until no registration is under way. It is called after lockOrder, which
+// it undoes and does again.
+func (e *Epoch) awaitRegistration() {
+	for e.registering != nil {
+		ended := e.registering
+		e.mu.Unlock()
+		<-ended
+		e.lockOrder()
+	}
 }
 
 // A proposal is what a rank tells of a program: whether it was refused, the lengths, the digest,

@@ -42,11 +42,8 @@ func (e *Epoch) Start(o Options, operations []call.Operation) (*work.Work, error
 
 	if len(parts) > 0 {
 		e.lockOrder()
-		for !o.Registers && e.registering != nil {
-			ended := e.registering
-			e.mu.Unlock()
-			<-ended
-			e.lockOrder()
+		if !o.Registers {
+			e.awaitRegistration()
 		}
 	} else {
 		e.mu.Lock()

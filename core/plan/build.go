@@ -8,9 +8,9 @@ import (
 // align is the unit in which messages are cut: a cache line, and a whole number of elements.
 const align = 64
 
-// pipelineDepth is into how many messages data of at least Thresholds.PipelineMin is cut that would
+// PipelineDepth is into how many messages data of at least Thresholds.PipelineMin is cut that would
 // else be one.
-const pipelineDepth = 4
+const PipelineDepth = 4
 
 // Build makes the plan of rank p.Rank. It is a pure function: ranks that give matching parameters
 // get plans that fit together. The error says which parameter is wrong.
@@ -376,7 +376,7 @@ func (b *builder) count(n int64) int {
 	}
 	c := max(1, (n+b.Chunk-1)/b.Chunk)
 	if c == 1 && b.PipelineMin > 0 && n >= b.PipelineMin {
-		c = min(pipelineDepth, (n+align-1)/align) // none of them empty
+		c = min(PipelineDepth, (n+align-1)/align) // none of them empty
 	}
 	return int(c)
 }

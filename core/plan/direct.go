@@ -22,7 +22,7 @@ func (p *Params) HasDirect() bool {
 		return false
 	}
 	// So long that in the other plan no slice of the first round is empty.
-	least := align * pipelineDepth * int64(p.Size)
+	least := align * PipelineDepth * int64(p.Size)
 	if p.Chunk < 2*align {
 		least = math.MaxInt64
 	}

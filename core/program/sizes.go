@@ -10,10 +10,6 @@ import (
 // align is the unit in which data is cut into chunks: a cache line, and a whole number of elements.
 const align = 64
 
-// pipelineDepth is how many windows there are at least of chunks of Thresholds.PipelineMin or more,
-// so that ranks work while they send.
-const pipelineDepth = 4
-
 // sizes are how long chunks are. A program runs once for each window: the same bytes of each chunk.
 type sizes struct {
 	lengths []int64 // the bytes of each block
@@ -57,7 +53,7 @@ func (c *Planner) sizesOf(q *plan.Params) (*sizes, error) {
 	}
 	part := q.Chunk / s.scale &^ (align - 1)
 	if q.PipelineMin > 0 && longest >= q.PipelineMin && longest <= part {
-		part = (longest/pipelineDepth + align - 1) &^ (align - 1)
+		part = (longest/plan.PipelineDepth + align - 1) &^ (align - 1)
 	}
 	s.most = 1
 	if even && s.scale == 1 && longest > 0 {

@@ -138,7 +138,7 @@ def test_bench():
         assert not guests[1].stdout
     assert {(row[0], row[2], row[11]) for row in rows} == {
         (size, net, schedule)
-        for size in ("8", "65536")
+        for size in ("8", "64K")
         for net in ("verbs", "tcp")
         for schedule in ("sequential", "parallel")
     }

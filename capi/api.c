@@ -934,6 +934,97 @@ goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dty
         .tag = tag);
 }
 
+/* ---- channels -------------------------------------------------------------------------------- */
+
+FORWARD(memory_register,
+        (goccl_comm comm, void *address, uint64_t bytes, int access, goccl_memory *memory),
+        apiMemoryRegister(comm, address, bytes, access, memory))
+FORWARD_END(memory_deregister, (goccl_memory memory), apiMemoryDeregister(memory))
+FORWARD(memory_export, (goccl_memory memory, goccl_memory_handle *handle),
+        apiMemoryExport(memory, handle))
+FORWARD(memory_import,
+        (goccl_comm comm, int rank, const goccl_memory_handle *handle, goccl_memory *memory),
+        apiMemoryImport(comm, rank, (goccl_memory_handle *)handle, memory))
+FORWARD_LONG(memory_exchange, (goccl_comm comm, goccl_memory mine, goccl_memory *by_rank),
+             apiMemoryExchange(comm, mine, by_rank, work))
+FORWARD(memory_map, (goccl_memory memory, void **address, uint64_t *bytes),
+        apiMemoryMap(memory, address, bytes))
+FORWARD(channel_open,
+        (goccl_comm comm, int peer, int tag, const goccl_channel_config *config,
+         goccl_channel *channel),
+        apiChannelOpen(comm, peer, tag, (goccl_channel_config *)config, channel))
+FORWARD_END(channel_close, (goccl_channel channel), apiChannelClose(channel))
+FORWARD(channel_kind, (goccl_channel channel, const char **name),
+        apiChannelKind(channel, (char **)name))
+
+/* Set once, when Go has been loaded. */
+static _Atomic(const goccl_channel_calls *) channel_calls;
+
+void api_use_channels(const goccl_channel_calls *calls) { atomic_store(&channel_calls, calls); }
+
+/* Makes a call of channels in C, where that is possible. */
+#define IN_C(call)                                                                                \
+  do {                                                                                            \
+    const goccl_channel_calls *in_c = atomic_load_explicit(&channel_calls, memory_order_acquire); \
+    if (in_c != NULL && in_c->call == GOCCL_CHANNEL_DONE) return GOCCL_OK;                        \
+  } while (0)
+
+goccl_result goccl_channel_put(goccl_channel channel, goccl_memory dst, uint64_t offset,
+                               const void *src, uint64_t bytes) {
+  NOT_FORKED;
+  IN_C(put(channel, dst, offset, src, bytes, 0));
+  ENTER_GO;
+  return apiChannelPut(channel, dst, offset, (void *)src, bytes);
+}
+
+goccl_result goccl_channel_get(goccl_channel channel, void *dst, goccl_memory src, uint64_t offset,
+                               uint64_t bytes) {
+  NOT_FORKED;
+  IN_C(get(channel, dst, src, offset, bytes));
+  ENTER_GO;
+  return apiChannelGet(channel, dst, src, offset, bytes);
+}
+
+goccl_result goccl_channel_signal(goccl_channel channel, uint64_t n) {
+  NOT_FORKED;
+  IN_C(signal(channel, n));
+  ENTER_GO;
+  return apiChannelSignal(channel, n);
+}
+
+goccl_result goccl_channel_put_signal(goccl_channel channel, goccl_memory dst, uint64_t offset,
+                                      const void *src, uint64_t bytes, uint64_t n) {
+  NOT_FORKED;
+  if (n > 0) IN_C(put(channel, dst, offset, src, bytes, n));
+  ENTER_GO;
+  return apiChannelPutSignal(channel, dst, offset, (void *)src, bytes, n);
+}
+
+goccl_result goccl_channel_wait(goccl_channel channel, uint64_t n, int64_t timeout_ms) {
+  NOT_FORKED;
+  if (timeout_ms >= 0) IN_C(take(channel, n, 1));
+  ENTER_GO;
+  return apiChannelWait(channel, n, timeout_ms);
+}
+
+goccl_result goccl_channel_poll(goccl_channel channel, uint64_t n) {
+  NOT_FORKED;
+  const goccl_channel_calls *in_c = atomic_load_explicit(&channel_calls, memory_order_acquire);
+  if (in_c != NULL) {
+    int how = in_c->take(channel, n, 0);
+    if (how != GOCCL_CHANNEL_GO) return how == GOCCL_CHANNEL_DONE ? GOCCL_OK : GOCCL_IN_PROGRESS;
+  }
+  ENTER_GO;
+  return apiChannelPoll(channel, n);
+}
+
+goccl_result goccl_channel_flush(goccl_channel channel, int64_t timeout_ms) {
+  NOT_FORKED;
+  if (timeout_ms >= 0) IN_C(flush(channel));
+  ENTER_GO;
+  return apiChannelFlush(channel, timeout_ms);
+}
+
 /* ---- batches --------------------------------------------------------------------------------- */
 
 goccl_result goccl_group_start(goccl_comm comm) {

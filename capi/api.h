@@ -11,6 +11,7 @@
 
 #include <signal.h>
 
+#include "../core/exec/channel.h"
 #include "../core/exec/fastpath.h"
 #include "goccl_bindings.h"
 
@@ -71,6 +72,9 @@ typedef struct {
 
 /* Lets the calls with a communicator's handle go by its fast path where they can. */
 void api_use_fast_path(uint64_t comm, goccl_fast_path *path);
+
+/* Lets calls of channels go without Go where they can. */
+void api_use_channels(const goccl_channel_calls *calls);
 
 /* What a thread of the program has against its own signal handlers, from its first call of Go to
  * its end. */

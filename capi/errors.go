@@ -69,6 +69,7 @@ var kinds = []struct {
 	{core.ErrRevoked, C.GOCCL_REVOKED},
 	{core.ErrNoQuorum, C.GOCCL_NO_QUORUM},
 	{core.ErrExcluded, C.GOCCL_EXCLUDED},
+	{core.ErrInvalidHandle, C.GOCCL_INVALID_HANDLE},
 	{bootstrap.ErrInvalid, C.GOCCL_INVALID_ARGUMENT},
 	{bootstrap.ErrRefused, C.GOCCL_SYSTEM},
 	{context.DeadlineExceeded, C.GOCCL_TIMEOUT},

@@ -48,8 +48,9 @@
  *   A handle is an opaque number, and is given out once only. One that is stale, forged or of
  *   another type is answered with GOCCL_INVALID_HANDLE. After fork() the child is answered
  *   GOCCL_FORKED by every function, but goccl_comm_destroy(), goccl_comm_abort(),
- *   goccl_group_drop(), goccl_work_free() and goccl_shutdown() do nothing there and return
- *   GOCCL_OK. A child that calls exec loads the library anew and may use it.
+ *   goccl_group_drop(), goccl_work_free(), goccl_memory_deregister(), goccl_channel_close() and
+ *   goccl_shutdown() do nothing there and return GOCCL_OK. A child that calls exec loads the
+ *   library anew and may use it.
  *
  * Limits
  *   The library ends a process that has no 1.7 GiB of address space or no 12 threads left for it at
@@ -84,7 +85,8 @@ typedef enum {
   GOCCL_FORKED = 8,       /* called in a child made by fork() after the library was loaded */
   GOCCL_SYSTEM = 9,       /* the operating system refused something; the text has its words */
   GOCCL_INTERNAL = 10,    /* a defect in GoCCL */
-  GOCCL_IN_PROGRESS = 11, /* goccl_work_test(), goccl_work_wait(), goccl_comm_async_error() only */
+  GOCCL_IN_PROGRESS = 11, /* goccl_work_test() and _wait(), goccl_channel_poll(),
+                             goccl_comm_async_error() only */
   GOCCL_REVOKED = 12,   /* goccl_comm_revoke() was called, or the members go on in another epoch */
   GOCCL_NO_QUORUM = 13, /* too few members can be reached; the others may go on without this rank */
   GOCCL_EXCLUDED = 14   /* the other members go on without this rank */
@@ -992,6 +994,127 @@ goccl_result goccl_send(goccl_comm comm, const void *buffer, uint64_t count, goc
  * on where this host's kernel tells that the process has ended by itself, with status 0. */
 goccl_result goccl_recv(goccl_comm comm, void *buffer, uint64_t count, goccl_dtype dtype, int peer,
                         int tag, const goccl_call *call, goccl_work *work);
+
+/* ---- channels ------------------------------------------------------------------------------ */
+
+/*
+ * One-sided communication between two ranks: puts, gets and signals, without a call of the other
+ * one. A put goes from any memory of the caller to memory that the peer has registered. Where the
+ * peer shares memory with this rank that is a copy, made here without a call of the kernel; else
+ * the peer's process takes it in by itself.
+ *
+ * Order: who has taken a signal sees what was put before it on the same channel. Nothing else is
+ * ordered: not two channels, and not a get after a put without a goccl_channel_flush() between.
+ *
+ * Failures: a channel ends when its peer closes its end or leaves the communicator
+ * (GOCCL_ABORTED), when the peer dies (GOCCL_PEER_FAILED), when the communicator fails, with the
+ * cause of that, and with the epoch (GOCCL_REVOKED; GOCCL_ABORTED after goccl_comm_renew()). What
+ * was signalled before can still be taken from one that a peer has ended. Registered and imported
+ * memory stays, as long as both processes are members. GOCCL_TIMEOUT fails the call alone.
+ *
+ * All functions may be called from any thread at once, by several threads for one channel, and
+ * beside all other calls. None may be called by a signal handler.
+ */
+typedef uint64_t goccl_memory; /* 0 is never a valid handle */
+typedef uint64_t goccl_channel;
+
+typedef struct {
+  unsigned char bytes[64];
+} goccl_memory_handle;
+
+enum { GOCCL_REMOTE_READ = 1, GOCCL_REMOTE_WRITE = 2 }; /* what peers may do */
+
+/* Lets peers read or write `bytes` of shareable memory (goccl_mem_alloc()), as `access` says.
+ * `address` may be within a block. The memory stays the caller's, and is not allocated again before
+ * it is deregistered, also where it is freed. A communicator has at most 4,096 that are registered
+ * and imported. */
+goccl_result goccl_memory_register(goccl_comm comm, void *address, uint64_t bytes, int access,
+                                   goccl_memory *memory);
+
+/* Ends what goccl_memory_register(), goccl_memory_import() or goccl_memory_exchange() has begun.
+ * From then on peers get GOCCL_INVALID_HANDLE: at the call, or where they reach this rank by a
+ * port channel at their next flush. It waits for nobody. Puts that are under way may still write
+ * to the memory, but nothing else is allocated there before they have ended. goccl_comm_destroy()
+ * does the same. */
+goccl_result goccl_memory_deregister(goccl_memory memory);
+
+/* Fills in what a peer imports registered memory by. It may be sent in any way, and serves the
+ * members of the present epoch. */
+goccl_result goccl_memory_export(goccl_memory memory, goccl_memory_handle *handle);
+
+/* Makes memory known here that `rank` has exported: it is what puts and gets of a channel to that
+ * rank name. GOCCL_INVALID_ARGUMENT for a handle whose bytes were changed, or of another
+ * communicator or rank. It waits for nobody, and does not find out whether the memory is still
+ * registered. */
+goccl_result goccl_memory_import(goccl_comm comm, int rank, const goccl_memory_handle *handle,
+                                 goccl_memory *memory);
+
+/* A collective: leaves in by_rank[r] the memory that rank r gives, or 0 where it gives 0. That of
+ * this rank is `mine` itself; the others are to be deregistered, too. If one rank is refused, none
+ * has any, and the communicator goes on: the others get GOCCL_MISMATCH. */
+goccl_result goccl_memory_exchange(goccl_comm comm, goccl_memory mine, goccl_memory *by_rank);
+
+/* As a work: see goccl_comm_init_async(). */
+goccl_result goccl_memory_exchange_async(goccl_comm comm, goccl_memory mine, goccl_memory *by_rank,
+                                         goccl_work *work);
+
+/* Where the memory is mapped in this process, and its size (either may be NULL): it can be loaded
+ * and stored there as long as it is registered here and at its owner. A peer is connected first, if
+ * it is not. GOCCL_UNSUPPORTED where no memory is shared, as on another host. */
+goccl_result goccl_memory_map(goccl_memory memory, void **address, uint64_t *bytes);
+
+/* How to open a channel. Begin with all zero. */
+typedef struct {
+  size_t struct_size; /* sizeof(goccl_channel_config) */
+  /* "memory": GOCCL_UNSUPPORTED where no memory is shared; "port": by the link, within a host, too;
+   * NULL or "": the best that there is. */
+  const char *kind;
+} goccl_channel_config;
+
+/* Opens this rank's end of a channel to `peer`, which opens its own by the same `tag` (0 or more).
+ * It waits for nobody: the first call that needs the peer's end waits for that. The first end of a
+ * tag meets the peer's first, the second the second, whether one was closed meanwhile or not. One
+ * end a peer and tag may be open at a time. The peer may be this rank. `config` may be NULL. A
+ * communicator has at most 65,536. */
+goccl_result goccl_channel_open(goccl_comm comm, int peer, int tag,
+                                const goccl_channel_config *config, goccl_channel *channel);
+
+/* Closes this end, and gives the handle back. What was signalled the peer can still take; its other
+ * calls get GOCCL_ABORTED, as do those that wait on this rank. It waits for nobody but, over a
+ * port channel, for bytes that are being read into the destination of a get. */
+goccl_result goccl_channel_close(goccl_channel channel);
+
+/* Copies `bytes` from `src` to memory of the peer, from `offset` on. `src` is free after
+ * goccl_channel_flush(). It waits for the peer's end, and while the link is full, for the
+ * communicator's timeout at most; after GOCCL_TIMEOUT what has begun may still arrive. */
+goccl_result goccl_channel_put(goccl_channel channel, goccl_memory dst, uint64_t offset,
+                               const void *src, uint64_t bytes);
+
+/* Copies `bytes` of memory of the peer, from `offset` on, to `dst`. They are there after
+ * goccl_channel_flush(); until then, or until the channel is closed, `dst` is the library's. */
+goccl_result goccl_channel_get(goccl_channel channel, void *dst, goccl_memory src, uint64_t offset,
+                               uint64_t bytes);
+
+/* Adds `n` >= 1 to the count of the peer's end. Counts have 64 bits, and only grow. */
+goccl_result goccl_channel_signal(goccl_channel channel, uint64_t n);
+
+/* A put and then a signal, in one. */
+goccl_result goccl_channel_put_signal(goccl_channel channel, goccl_memory dst, uint64_t offset,
+                                      const void *src, uint64_t bytes, uint64_t n);
+
+/* Takes `n` >= 1 signals of the peer, once so many have come. With GOCCL_TIMEOUT, as with any other
+ * error, it has taken none, and may be repeated. Several threads may wait: each takes its own. */
+goccl_result goccl_channel_wait(goccl_channel channel, uint64_t n, int64_t timeout_ms);
+
+/* goccl_channel_wait() that does not wait: GOCCL_IN_PROGRESS where fewer have come. */
+goccl_result goccl_channel_poll(goccl_channel channel, uint64_t n);
+
+/* Waits until all puts of the channel that came before it are in the peer's memory, and all gets
+ * are here. The peer need not be in a call. */
+goccl_result goccl_channel_flush(goccl_channel channel, int64_t timeout_ms);
+
+/* "memory" or "port": how this end reaches the peer. Static storage. */
+goccl_result goccl_channel_kind(goccl_channel channel, const char **name);
 
 /* ---- batches ------------------------------------------------------------------------------ */
 

@@ -19,6 +19,7 @@ var (
 	ErrSystem          = fault.ErrSystem
 	ErrInternal        = fault.ErrInternal
 	ErrRevoked         = fault.ErrRevoked
+	ErrInvalidHandle   = fault.ErrInvalidHandle
 	ErrNoQuorum        = fault.ErrNoQuorum
 	ErrExcluded        = fault.ErrExcluded
 )

@@ -202,6 +202,7 @@ func (c *Comm) Destroy() {
 	e.Finish(e.Destroyed())
 	e.FreeFastPath()
 	e.Free()
+	c.shared.Memories.DeregisterAll()
 	if c.shared.Arena != nil {
 		c.runtime.arenas.Release()
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/bootstrap/etcd"
+	"github.com/goccl/goccl/core/channel"
 	"github.com/goccl/goccl/core/checkpoint"
 	"github.com/goccl/goccl/core/config"
 	"github.com/goccl/goccl/core/endpoint"
@@ -238,7 +239,8 @@ func (r *Runtime) newComm(
 	c.timeout.Store(int64(settings.Timeout))
 	c.shared = epoch.Config{Settings: settings, Logger: r.config.Logger, Life: life, End: end,
 		Arenas: &r.arenas, Suspended: suspended.NewStore(&r.images), Lingering: &r.lingering,
-		Owner: owner{c}}
+		Memories: channel.NewMemories(&r.arenas),
+		Owner:    owner{c}}
 	c.acceptor = join.NewAcceptor(join.Config{Settings: settings, Life: life,
 		Logger: r.config.Logger, Owner: owner{c}})
 	if ranks.Peers.SharesMemory() {

@@ -23,12 +23,12 @@ type packageRule struct {
 // for nothing, and nor does what it imports.
 var packages = []packageRule{
 	{public, "core bootstrap program/formats program plan reduce fault logs", false},
-	{"core", "sim program join epoch agreement suspended checkpoint config endpoint work memory " +
-		"roster membership meeting tune call fault plan exec address transport bootstrap " +
+	{"core", "sim program channel join epoch agreement suspended checkpoint config endpoint work " +
+		"memory roster membership meeting tune call fault plan exec address transport bootstrap " +
 		"bootstrap/etcd logs internal/cpus internal/interfaces internal/printable", false},
 	{"join", "config endpoint roster membership meeting fault address transport bootstrap " +
 		"bootstrap/etcd logs internal/printable", false},
-	{"epoch", "agreement suspended config endpoint collective p2p work memory roster order " +
+	{"epoch", "agreement suspended config endpoint collective p2p channel work memory roster order " +
 		"membership tune call program fault plan reduce exec address transport bootstrap logs " +
 		"internal/errtext", false},
 	{"agreement", "completion roster membership meeting fault address transport internal/printable",
@@ -39,6 +39,7 @@ var packages = []packageRule{
 	{"endpoint", "roster exec address transport logs", false},
 	{"collective", "work call tune program fault plan reduce reduce/kernel exec", false},
 	{"p2p", "work membership tune call fault plan reduce exec transport", false},
+	{"channel", "work memory fault exec transport internal/seal", false},
 	{"work", "tune call exec fault plan", false},
 	{"completion", "", true},
 	{"checkpoint", "fault", false},

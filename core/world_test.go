@@ -2,6 +2,7 @@ package core
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -163,11 +164,19 @@ func (w *world) await(over <-chan struct{}, most time.Duration, what string) {
 // each runs f for every rank at once and fails the test on an error.
 func (w *world) each(f func(rank int) error) {
 	w.t.Helper()
-	for rank, err := range w.try(f) {
+	if err := allOf(w.try(f)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// allOf joins the errors of ranks.
+func allOf(errs []error) (all error) {
+	for rank, err := range errs {
 		if err != nil {
-			w.t.Fatalf("rank %d: %v", rank, err)
+			all = errors.Join(all, fmt.Errorf("rank %d: %w", rank, err))
 		}
 	}
+	return all
 }
 
 // try runs f for every rank at once. A rank that fails the test in f ends it for all, and so does

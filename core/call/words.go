@@ -23,7 +23,8 @@ func Name(operations []Operation) string {
 func Describe(m plan.Message) string {
 	c := plan.Collective(m.Collective)
 	switch c {
-	case plan.Barrier, plan.MonitoredBarrier, plan.Split, plan.RegisterProgram, plan.UnregisterProgram:
+	case plan.Barrier, plan.MonitoredBarrier, plan.Split, plan.RegisterProgram, plan.UnregisterProgram,
+		plan.ExchangeMemory:
 		return c.String()
 	}
 	words := []string{reduce.DType(m.DType).String()}

@@ -49,6 +49,7 @@ func (e *Epoch) End() {
 func (e *Epoch) Free() {
 	e.runner.engine.Free()
 	e.p2p.Free()
+	e.channels.Free()
 	e.closeMemory()
 	e.letGo()
 }

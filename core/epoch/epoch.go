@@ -33,6 +33,7 @@ import (
 	"github.com/goccl/goccl/core/agreement"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/channel"
 	"github.com/goccl/goccl/core/collective"
 	"github.com/goccl/goccl/core/config"
 	"github.com/goccl/goccl/core/endpoint"
@@ -68,6 +69,7 @@ type Config struct {
 	FastPath  *exec.FastPath // collectives in C; it also holds their order. New makes the first
 	Suspended *suspended.Store
 	Lingering *Lingering
+	Memories  *channel.Memories // what users have registered
 	Owner     Owner
 }
 
@@ -114,8 +116,10 @@ type Epoch struct {
 	queue  *work.Queue // of collectives; works are pushed with mu held
 	runner runner
 	p2p    *p2p.Engine
-	dialer dialer
-	tasks  tasks
+	// channels is made last, and has all that it needs from Open on.
+	channels *channel.Engine
+	dialer   dialer
+	tasks    tasks
 
 	mu sync.Mutex // guards what says so; see the package comment
 
@@ -212,6 +216,7 @@ func New(c *Config, ranks roster.Roster, number uint32) (*Epoch, error) {
 		e.Discard()
 		return nil, err
 	}
+	e.makeChannels(options.Ports)
 	return e, nil
 }
 
@@ -338,6 +343,7 @@ func (e *Epoch) letGo() {
 // Open lets peers in. The caller finishes the epoch where Open fails.
 func (e *Epoch) Open(id roster.Identity) error {
 	e.Identity = id
+	e.config.Memories.Enter(id.Group, id.Secret)
 	e.mu.Lock()
 	e.membership = membership.New(e.Rank)
 	e.order = order.New(history{e.fast, e}, &e.Members, e.Rank, e.Identity.Group, e.number)
@@ -358,6 +364,7 @@ func (e *Epoch) Open(id roster.Identity) error {
 		e.spawn(e.traceRan)
 	}
 	if e.Size() == 1 {
+		e.channels.UseLinks(nil)
 		return nil
 	}
 	group, err := e.end.Attach(transport.GroupConfig{Job: e.Identity.Job, Group: e.Identity.Group,
@@ -367,6 +374,7 @@ func (e *Epoch) Open(id roster.Identity) error {
 	e.mu.Lock()
 	e.group = group
 	e.p2p.UseLinks(group)
+	e.channels.UseLinks(group)
 	failure := e.Failure()
 	e.mu.Unlock()
 	close(e.attached)

@@ -45,6 +45,7 @@ func (e *Epoch) act(actions []membership.Action) {
 				"cause", a.Cause.Text, "evidence", a.Evidence.String())
 			e.window.Leave(a.Peer)
 			e.p2p.Depart(a.Peer, a.Departure)
+			e.channels.Depart(a.Peer, a.Cause)
 			notify(e.monitored.changed)
 			e.kick()
 		case membership.Stop:
@@ -62,6 +63,7 @@ func (e *Epoch) act(actions []membership.Action) {
 				group.Halt() // what comes now would be written to buffers whose works have ended
 			}
 			e.p2p.Fail(a.Cause)
+			e.channels.Fail(a.Cause)
 			e.queue.Stop()
 			close(e.stopped)
 		}

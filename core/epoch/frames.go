@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/channel"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
@@ -29,7 +30,7 @@ const (
 
 // frameCredit is handled by the reader of the link. Flags: lane; Arg[0]: messages released. In Data
 // frames of a lane Arg is the message's number, and how many of the receiver's messages are
-// released. All other frames are those of package p2p.
+// released. All other frames are those of packages p2p and channel.
 const frameCredit = transport.QuickBase
 
 // handler is an epoch as its links see it. Its methods run on the links' goroutines. Slot, Arrived,
@@ -42,8 +43,12 @@ func (e *Epoch) Handler() transport.Handler { return handler{e} }
 
 // Slot implements transport.Handler.
 func (e handler) Slot(src int, h transport.Header) (head, body []byte, err error) {
-	if p2p.Carries(h) {
+	switch {
+	case p2p.Carries(h):
 		body, err = e.p2p.Slot(src, h)
+		return nil, body, err
+	case channel.Carries(h):
+		body, err = e.channels.Slot(src, h)
 		return nil, body, err
 	}
 	if h.Flags != collectiveLane {
@@ -58,8 +63,14 @@ func (e handler) Slot(src int, h transport.Header) (head, body []byte, err error
 
 // Arrived implements transport.Handler.
 func (e handler) Arrived(src int, h transport.Header) {
-	if p2p.Carries(h) {
+	switch {
+	case p2p.Carries(h):
 		e.p2p.Arrived(src, h)
+		return
+	case channel.Carries(h):
+		if err := e.channels.Arrived(src, h); err != nil {
+			e.violation(src, err)
+		}
 		return
 	}
 	e.window.Lane(collectiveLane).Arrived(src)
@@ -67,8 +78,12 @@ func (e handler) Arrived(src int, h transport.Header) {
 
 // Dropped implements transport.Handler.
 func (e handler) Dropped(src int, h transport.Header) {
-	if p2p.Carries(h) {
+	switch {
+	case p2p.Carries(h):
 		e.p2p.Dropped(src)
+		return
+	case channel.Carries(h):
+		e.channels.Dropped(src)
 		return
 	}
 	e.window.Lane(collectiveLane).Dropped(src, h.Arg[0])
@@ -182,7 +197,11 @@ func (e handler) Control(src int, h transport.Header, payload []byte) {
 	case p2p.FrameMail:
 		e.p2p.Told()
 	default:
-		if err := e.p2p.Control(src, h, payload); err != nil {
+		take := e.p2p.Control
+		if channel.Takes(h) {
+			take = e.channels.Control
+		}
+		if err := take(src, h, payload); err != nil {
 			e.violation(src, err)
 		}
 	}

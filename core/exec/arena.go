@@ -156,6 +156,22 @@ func (a *Arena) Contains(p unsafe.Pointer) bool {
 	return uintptr(p)-uintptr(unsafe.Pointer(unsafe.SliceData(a.mem))) < uintptr(len(a.mem))
 }
 
+// Allocated reports whether bytes from p on lie in one block that is allocated.
+func (a *Arena) Allocated(p unsafe.Pointer, bytes int64) bool {
+	if !a.Contains(p) {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at := a.offset(p)
+	for off, size := range a.heap.used {
+		if off <= at && at-off < size && bytes <= size-(at-off) {
+			return true
+		}
+	}
+	return false
+}
+
 // Alloc returns bytes of the arena, aligned to 128. Their contents are undefined.
 func (a *Arena) Alloc(bytes int64) (unsafe.Pointer, error) {
 	a.mu.Lock()

@@ -91,18 +91,27 @@ static inline int leaves(goccl_lane *lane, goccl_run_state *run) {
   return has_news(lane, run) ? hear(lane, run) : GOCCL_RUN_DONE;
 }
 
-static int ran_on(const goccl_connection *c, uint32_t cpu) {
-  return c->peer_bell != NULL && __atomic_load_n(&c->peer_bell->cpu, __ATOMIC_RELAXED) == cpu;
+static int ran_on(const goccl_bell *bell, uint32_t cpu) {
+  return bell != NULL && __atomic_load_n(&bell->cpu, __ATOMIC_RELAXED) == cpu;
 }
 
+/* Whom a wait is for: a peer of a lane, or who stores where its bell is at hand. */
+typedef struct {
+  goccl_bell *own;
+  const goccl_bell *bell;
+  const goccl_lane *lane; /* NULL: bell says it */
+  int32_t peer;
+} awaited;
+
 /* Tells peers where this thread runs. Returns whether the peer was last seen on the same CPU. */
-static int shares_cpu(goccl_lane *lane, int32_t peer) {
+static int shares_cpu(const awaited *a) {
   uint32_t cpu = (uint32_t)sched_getcpu() + 1;
-  tell_cpu(lane->bell, cpu);
+  tell_cpu(a->own, cpu);
   if (cpu == 0) return 0;
-  if (peer != GOCCL_ANY) return ran_on(&lane->channels[peer], cpu);
-  for (uint32_t i = 0; i < lane->ranks; i++)
-    if (ran_on(&lane->channels[i], cpu)) return 1;
+  if (a->lane == NULL) return ran_on(a->bell, cpu);
+  if (a->peer != GOCCL_ANY) return ran_on(a->lane->channels[a->peer].peer_bell, cpu);
+  for (uint32_t i = 0; i < a->lane->ranks; i++)
+    if (ran_on(a->lane->channels[i].peer_bell, cpu)) return 1;
   return 0;
 }
 
@@ -120,16 +129,16 @@ static int give(goccl_polls *polls, uint32_t *times, uint32_t most) {
   return 1;
 }
 
-int goccl_poll(goccl_lane *lane, int32_t peer, goccl_polls *polls, int waits, uint64_t until) {
-  const goccl_patience *patience = &lane->patience;
+static inline int poll_once(const goccl_patience *patience, const awaited *a, goccl_polls *polls,
+                            int waits, uint64_t until) {
   int yields = until != GOCCL_SPIN;
   if (patience->spin_most > 0) {
     uint64_t most = GOCCL_SPIN_LEAST;
-    if (waits) most = patience->spin;
+    if (waits) most = __atomic_load_n(&patience->spin, __ATOMIC_RELAXED);
     if (until == GOCCL_YIELD && most > GOCCL_SPIN_TURN + polls->longer)
       most = GOCCL_SPIN_TURN + polls->longer;
     cpu_pause();
-    if (++polls->looks % GOCCL_GLANCES == 0 && shares_cpu(lane, peer) &&
+    if (++polls->looks % GOCCL_GLANCES == 0 && shares_cpu(a) &&
         !(yields && give(polls, &polls->given, GOCCL_GIVEN_MOST)))
       return 0;
     if (polls->looks % GOCCL_LOOKS != 0) return 1;
@@ -147,7 +156,19 @@ int goccl_poll(goccl_lane *lane, int32_t peer, goccl_polls *polls, int waits, ui
     polls->looks--; /* what follows comes back here */
     if (waits) return 0;
   }
-  return yields && give(polls, &polls->yields, patience->yields);
+  return yields &&
+         give(polls, &polls->yields, __atomic_load_n(&patience->yields, __ATOMIC_RELAXED));
+}
+
+int goccl_poll(goccl_lane *lane, int32_t peer, goccl_polls *polls, int waits, uint64_t until) {
+  const awaited a = {.own = lane->bell, .lane = lane, .peer = peer};
+  return poll_once(&lane->patience, &a, polls, waits, until);
+}
+
+int goccl_poll_bells(const goccl_patience *patience, goccl_bell *own, const goccl_bell *peer,
+                     goccl_polls *polls, int waits, uint64_t until) {
+  const awaited a = {.own = own, .bell = peer};
+  return poll_once(patience, &a, polls, waits, until);
 }
 
 /* Twice as much where it has paid, else an eighth less. */
@@ -157,11 +178,17 @@ static uint32_t adapted(uint32_t now, int paid, uint32_t least, uint32_t most) {
   return n < most ? n : most;
 }
 
+/* Several threads may learn at once. What one of them has learned may be lost. */
+static void learn(uint32_t *word, int paid, uint32_t least, uint32_t most) {
+  uint32_t before = __atomic_load_n(word, __ATOMIC_RELAXED);
+  uint32_t after = adapted(before, paid, least, most);
+  if (after != before) __atomic_store_n(word, after, __ATOMIC_RELAXED);
+}
+
 void goccl_polled(goccl_patience *p, goccl_polls *polls, int came) {
-  if (polls->yields > 0) p->yields = adapted(p->yields, came, GOCCL_YIELDS_LEAST, p->yields_most);
-  if (polls->began != 0 && !(came && p->spin == p->spin_most))
-    p->spin =
-        adapted(p->spin, now() - polls->began <= p->spin_most, GOCCL_SPIN_LEAST, p->spin_most);
+  if (polls->yields > 0) learn(&p->yields, came, GOCCL_YIELDS_LEAST, p->yields_most);
+  if (polls->began != 0 && !(came && __atomic_load_n(&p->spin, __ATOMIC_RELAXED) == p->spin_most))
+    learn(&p->spin, now() - polls->began <= p->spin_most, GOCCL_SPIN_LEAST, p->spin_most);
   *polls = (goccl_polls){0};
 }
 

@@ -33,6 +33,7 @@
  *   stopped        goccl_stop, before a fence  a peer, behind a fence  that buffers of this rank
  *                                                                      were its own when read
  *   bell.cpu       waiter, relaxed             peers, relaxed          nothing: it is a hint
+ *   those of channels: see channel.h
  *
  * Where each of two threads stores one word and then loads the other's, one of them must see the
  * other. That takes seq_cst at all four places, or a fence between store and load:
@@ -381,6 +382,11 @@ int goccl_sleep(goccl_bell *bell, uint32_t value, uint64_t ns, int *napped);
  * soon after it is woken. */
 enum { GOCCL_ANY = -1 };
 int goccl_poll(goccl_lane *lane, int32_t peer, goccl_polls *polls, int waits, uint64_t until);
+
+/* The same, for who waits for a word that rings a bell of its own. `peer` is the bell that whoever
+ * stores the word waits at. */
+int goccl_poll_bells(const goccl_patience *patience, goccl_bell *own, const goccl_bell *peer,
+                     goccl_polls *polls, int waits, uint64_t until);
 
 /* Ends the polls of a wait that is over, and learns from it: where waits last longer than any spin,
  * as where two jobs share the CPUs, spinning only keeps others from work; and where nothing comes

@@ -37,11 +37,13 @@ var (
 	ErrNoQuorum = errors.New("no quorum")
 	// ErrExcluded: the other members go on without this rank.
 	ErrExcluded = errors.New("excluded")
+	// ErrInvalidHandle: what it named is no more, or never was.
+	ErrInvalidHandle = errors.New("invalid handle")
 )
 
 // kinds gives each kind the number under which it travels to peers.
 var kinds = []error{ErrInternal, ErrInvalidArgument, ErrTimeout, ErrAborted, ErrPeerFailed,
-	ErrMismatch, ErrUnsupported, ErrSystem, ErrRevoked, ErrNoQuorum, ErrExcluded}
+	ErrMismatch, ErrUnsupported, ErrSystem, ErrRevoked, ErrNoQuorum, ErrExcluded, ErrInvalidHandle}
 
 // Number is the number under which a kind travels to peers.
 func Number(kind error) uint8 {

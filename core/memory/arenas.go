@@ -184,6 +184,15 @@ func (a *Arenas) join(fd int) (id exec.ArenaID, mem []byte, err error) {
 	return id, p.mem, nil
 }
 
+// again adds a use to a peer's arena that is mapped.
+func (a *Arenas) again(id exec.ArenaID) []byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.peers[id]
+	p.uses++
+	return p.mem
+}
+
 // leave gives back one use of a peer's arena.
 func (a *Arenas) leave(id exec.ArenaID) {
 	a.mu.Lock()

@@ -16,9 +16,9 @@ type Mapping struct {
 	own    *exec.Arena // nil where no peer shares memory
 	known  [][]byte    // of the window, to devices; nil where they have no access. Set by Register
 
-	mu      sync.Mutex     // guards what follows
-	peers   []exec.ArenaID // whose arenas are mapped
-	retired []span         // of own
+	mu      sync.Mutex           // guards what follows
+	peers   map[int]exec.ArenaID // whose arenas are mapped, by rank
+	retired []span               // of own
 }
 
 // NewMapping makes an epoch's mapping, which takes its window over. The process's own arena may be
@@ -55,10 +55,25 @@ func (m *Mapping) Join(peer, fd int) error {
 		return err
 	}
 	m.mu.Lock()
-	m.peers = append(m.peers, id)
+	if m.peers == nil {
+		m.peers = map[int]exec.ArenaID{}
+	}
+	m.peers[peer] = id
 	m.mu.Unlock()
 	m.window.ConnectArena(peer, mem)
 	return nil
+}
+
+// Hold returns the arena of a peer, which stays mapped until release is called, after the epoch,
+// too. ok reports whether it is mapped.
+func (m *Mapping) Hold(peer int) (arena []byte, release func(), ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	id, ok := m.peers[peer]
+	if !ok {
+		return nil, nil, false
+	}
+	return m.arenas.again(id), func() { m.arenas.leave(id) }, true
 }
 
 // Retire has the outputs of an operation that has failed not allocated again before the epoch has

@@ -165,19 +165,19 @@ func TestArenasOfPeers(t *testing.T) {
 	a := newArenas(t)
 	theirs := must(exec.NewArena())
 	defer theirs.Close()
-	join := func(m *Mapping, fd int) error { return m.Join(1, must(unix.Dup(fd))) }
+	join := func(m *Mapping, peer, fd int) error { return m.Join(peer, must(unix.Dup(fd))) }
 	first, second := newMapping(a, nil), newMapping(a, nil)
 	for _, m := range []*Mapping{first, second} {
-		if err := join(m, theirs.FD()); err != nil {
+		if err := join(m, 1, theirs.FD()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := join(second, first.window.FD()); err != nil { // another one, that is sealed
+	if err := join(second, 0, first.window.FD()); err != nil { // another one, that is sealed
 		t.Fatal(err)
 	}
 	unsealed := must(unix.MemfdCreate("goccl-test", unix.MFD_CLOEXEC))
 	defer unix.Close(unsealed)
-	if err := join(first, unsealed); err == nil {
+	if err := join(first, 0, unsealed); err == nil {
 		t.Error("memory is mapped that its owner can take away")
 	}
 	var uses []int

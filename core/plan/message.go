@@ -21,6 +21,7 @@ const (
 	Split Collective = math.MaxUint8 - 1 - iota
 	RegisterProgram
 	UnregisterProgram
+	ExchangeMemory
 )
 
 // Name is the name of the collective, as in "allreduce".

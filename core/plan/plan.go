@@ -121,6 +121,8 @@ func (c Collective) String() string {
 		return "program_register"
 	case UnregisterProgram:
 		return "program_unregister"
+	case ExchangeMemory:
+		return "memory_exchange"
 	}
 	if int(c) < len(collectiveNames) {
 		return collectiveNames[c]

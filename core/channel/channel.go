@@ -1,0 +1,441 @@
+// Package channel carries what users put and get by themselves: one-sided communication between two
+// ranks, without a call of the other one.
+//
+// # Model
+//
+// [Memory] is a part of a process's shareable memory that it has registered, or of a peer's that it
+// has imported by a [Handle]. A [Channel] joins two ranks by a tag. It puts to memory of the peer
+// and gets from it, and it has a count of signals each way. Who has taken a signal sees what was
+// put before it on the same channel; nothing else is ordered. Channels stand beside collectives and
+// sends: they use no lane, no queue and no plan.
+//
+// Two ends meet in the order in which they were opened: the first of a tag meets the peer's first,
+// the second the second, whether one of them has been closed meanwhile or not. So no rank waits for
+// the other to open, and both agree which ends belong together.
+//
+// Where the peer's memory is mapped here a channel is a memory channel: loads and stores, in C: see
+// channel.h of package exec. Else it is a port channel: frames, of which the peer's reader places
+// those of puts, serves those of gets and answers those of flushes. All frames of a link are read
+// in order, so that a flush is answered once all before it is in place.
+//
+// # The end of memory
+//
+// A peer may be in the middle of a copy when memory is deregistered, or a channel closed, whose
+// semaphore the peer writes. So its owner says so (DROP, CLOSE), the peer waits until none of its
+// callers is in a copy any more, and answers (DROPPED, CLOSED). Until then nothing else is
+// allocated there. What is not answered in an epoch comes back when no process maps its window any
+// more: see package memory.
+//
+// Locks: Engine.mu is taken before Memories.mu, and neither is held when a frame is sent or a
+// caller is waited for.
+package channel
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/work"
+)
+
+// The kinds of channel.
+const (
+	KindMemory = "memory"
+	KindPort   = "port"
+)
+
+// Channel is this rank's end of a channel. Its methods may be called from any goroutine and thread.
+// A call that takes a deadline has it on exec's clock, and gives the time up to it for texts.
+type Channel struct {
+	e         *Engine
+	id        uint64 // by which the peer's frames name it
+	peer, tag int
+	forced    bool // to be a port channel
+	end       *exec.ChannelEnd
+	semaphore unsafe.Pointer
+
+	// Under Engine.mu:
+	met       bool
+	theirs    uint64        // the peer's id, once met
+	target    uint64        // Owner of the memory that it reaches, once met
+	cause     *fault.Error  // why it has ended
+	closed    bool          // by its user
+	acked     bool          // the peer stores no signals any more
+	flushes   counted       // and those that are answered
+	lost      *fault.Error  // of what was put to memory that was no more
+	refused   uint64        // memory that was no more when the peer put to it last; 0: none
+	answering int           // answers to flushes of the peer that are on their way
+	gets      counted       // and those that are here
+	wait      chan struct{} // closed at the next change of these; nil: nobody waits
+}
+
+// counted is what has begun, and ends in order.
+type counted struct{ begun, ended uint64 }
+
+// Handle is the number by which callers in C name the channel.
+func (c *Channel) Handle() uint64 { return c.end.Handle }
+
+// Peer is the rank at the other end.
+func (c *Channel) Peer() int { return c.peer }
+
+// Tag is that by which it was opened.
+func (c *Channel) Tag() int { return c.tag }
+
+// Kind is [KindMemory] or [KindPort]: how this end reaches the other. Before the two have met it is
+// what is expected.
+func (c *Channel) Kind() string {
+	switch c.end.State() {
+	case exec.ChannelMemory:
+		return KindMemory
+	case exec.ChannelPort:
+		return KindPort
+	}
+	if c.forced || c.e.Ports[c.peer] {
+		return KindPort
+	}
+	return KindMemory
+}
+
+// String names the channel in texts.
+func (c *Channel) String() string {
+	return fmt.Sprintf("channel to %s with tag %d", c.e.Members.Names(c.peer), c.tag)
+}
+
+// errorf makes an error of a call, which leaves the channel as it is.
+func (c *Channel) errorf(kind error, call, format string, args ...any) *fault.Error {
+	return fault.Errorf(kind, "%s: %s: %s", c, call, fmt.Sprintf(format, args...)).
+		In(c.e.Members).During("channel_"+call, 0).Blaming(c.peer)
+}
+
+// ended is the error of a call on a channel that has ended.
+func (c *Channel) ended(call string, cause *fault.Error) *fault.Error {
+	return cause.During("channel_"+call, 0).Ending(fmt.Sprintf("%s: %s", c, call), "")
+}
+
+// late is the error of a call whose time is up.
+func (c *Channel) late(call string, timeout time.Duration, why string) *fault.Error {
+	return c.errorf(fault.ErrTimeout, call, "timeout after %v: %s", timeout, why)
+}
+
+// limit is a call's deadline, and how long that is.
+func (c *Channel) limit(timeout time.Duration) (until, most time.Duration) {
+	if timeout <= 0 {
+		timeout = c.e.face.Timeout()
+	}
+	return exec.Later(exec.Now(), timeout), timeout
+}
+
+// Put copies to memory of the peer, from offset on. The source is free once Flush has returned.
+// With signals the peer's count grows by so many afterwards. It fails at once where the memory is
+// not the peer's, may not be written or is shorter.
+func (c *Channel) Put(m *Memory, offset uint64, src []byte, signals uint64) error {
+	return c.PutFrom(m, offset, unsafe.Pointer(unsafe.SliceData(src)), uint64(len(src)), signals)
+}
+
+// PutFrom is Put for memory that Go does not know.
+func (c *Channel) PutFrom(
+	m *Memory, offset uint64, src unsafe.Pointer, bytes, signals uint64,
+) error {
+	call := "put"
+	if signals > 0 {
+		call = "put_signal"
+	}
+	until, most := c.limit(0)
+	for {
+		if c.end.Put(m.region.Handle, offset, src, bytes, signals) == exec.CarriedAll {
+			return nil
+		}
+		port, err := c.prepare(call, m, exec.RemoteWrite, offset, bytes, until, most)
+		switch {
+		case err != nil:
+			return err
+		case src == nil && bytes > 0:
+			return c.errorf(fault.ErrInvalidArgument, call, "src is NULL, and bytes is %d", bytes)
+		case port:
+			return c.send(call, m, offset, unsafe.Slice((*byte)(src), bytes), signals, until, most)
+		case c.full(signals):
+			return c.overflow(call, signals)
+		}
+	}
+}
+
+// Get copies from memory of the peer, from offset on. What it has got is there once Flush has
+// returned; until then, or until the channel has been closed, nobody else uses dst.
+func (c *Channel) Get(dst []byte, m *Memory, offset uint64) error {
+	return c.GetTo(unsafe.Pointer(unsafe.SliceData(dst)), m, offset, uint64(len(dst)))
+}
+
+// GetTo is Get for memory that Go does not know.
+func (c *Channel) GetTo(dst unsafe.Pointer, m *Memory, offset, bytes uint64) error {
+	const call = "get"
+	until, most := c.limit(0)
+	for {
+		if c.end.Get(dst, m.region.Handle, offset, bytes) == exec.CarriedAll {
+			return nil
+		}
+		port, err := c.prepare(call, m, exec.RemoteRead, offset, bytes, until, most)
+		switch {
+		case err != nil:
+			return err
+		case dst == nil && bytes > 0:
+			return c.errorf(fault.ErrInvalidArgument, call, "dst is NULL, and bytes is %d", bytes)
+		case port:
+			return c.request(m, offset, unsafe.Slice((*byte)(dst), bytes), until, most)
+		}
+	}
+}
+
+// Signal adds n, which is 1 or more, to the peer's count.
+func (c *Channel) Signal(n uint64) error {
+	const call = "signal"
+	if n == 0 {
+		return c.errorf(fault.ErrInvalidArgument, call, "n is 0, it must be 1 or more")
+	}
+	until, most := c.limit(0)
+	for {
+		if c.end.Signal(n) == exec.CarriedAll {
+			return nil
+		}
+		port, err := c.meet(call, until, most)
+		switch {
+		case err != nil:
+			return err
+		case port:
+			return c.sendSignals(call, n, until, most)
+		case c.full(n):
+			return c.overflow(call, n)
+		}
+	}
+}
+
+// full reports whether signals do not fit the count any more.
+func (c *Channel) full(n uint64) bool {
+	return c.end.State() == exec.ChannelMemory && n > math.MaxUint64-c.end.Sent()
+}
+
+func (c *Channel) overflow(call string, n uint64) error {
+	return c.errorf(fault.ErrInvalidArgument, call, "n is %d, and %d signals were sent: a channel "+
+		"has at most 2^64 - 1 in its life", n, c.end.Sent())
+}
+
+// prepare finds out why C has not carried a copy. It returns an error, or what is to be done: to
+// send it over a link, or to try again.
+func (c *Channel) prepare(
+	call string, m *Memory, right int, offset, bytes uint64, until, most time.Duration,
+) (port bool, err error) {
+	port, err = c.meet(call, until, most)
+	if err != nil {
+		return false, err
+	}
+	if err := m.check(c, call, right, offset, bytes); err != nil {
+		return false, err
+	}
+	if !port {
+		if err := c.e.resolve(m, c.peer); err != nil {
+			return false, c.errorf(err.Kind, call, "%s", err.Text)
+		}
+	}
+	return port, nil
+}
+
+// meet waits until the peer's end is known, and reports whether all goes over a link.
+func (c *Channel) meet(call string, until, most time.Duration) (port bool, err error) {
+	for {
+		switch c.end.State() {
+		case exec.ChannelMemory:
+			return false, nil
+		case exec.ChannelPort:
+			return true, nil
+		case exec.ChannelEnded, exec.ChannelGone:
+			return false, c.ended(call, c.e.causeOf(c))
+		}
+		unmet := func() bool { return c.end.State() != exec.ChannelUnmet }
+		if c.e.bring(c, until, unmet) == exec.CarriedLate && !unmet() {
+			return false, c.late(call, most, "the peer has not opened its end")
+		}
+	}
+}
+
+// Wait takes n signals, which is 1 or more, once so many have come. A wait that fails takes none
+// and may be repeated. A timeout of 0 is the communicator's.
+func (c *Channel) Wait(n uint64, timeout time.Duration) error {
+	const call = "wait"
+	if n == 0 {
+		return c.errorf(fault.ErrInvalidArgument, call, "n is 0, it must be 1 or more")
+	}
+	if c.end.Take(n, true) == exec.CarriedAll {
+		return nil
+	}
+	until, most := c.limit(timeout)
+	for {
+		var how exec.Carried
+		switch state := c.end.State(); state {
+		case exec.ChannelMemory:
+			how = c.end.Await(n, state, until)
+		case exec.ChannelUnmet, exec.ChannelPort:
+			taken := false
+			how = c.e.bring(c, until, func() bool {
+				taken = taken || c.end.Take(n, false) == exec.CarriedAll
+				return taken || c.end.State() != state
+			})
+			if !taken && how == exec.CarriedAll { // the state is another one
+				how = exec.CarriedNot
+			}
+		default:
+			if c.end.Take(n, false) == exec.CarriedAll { // it came before the end
+				return nil
+			}
+			return c.ended(call, c.e.causeOf(c))
+		}
+		switch how {
+		case exec.CarriedAll:
+			return nil
+		case exec.CarriedLate:
+			return c.late(call, most, c.missing(n))
+		}
+	}
+}
+
+// missing tells what a wait misses.
+func (c *Channel) missing(n uint64) string {
+	text := fmt.Sprintf("%d of %d signals have come", c.end.Untaken(), n)
+	if c.end.State() == exec.ChannelUnmet {
+		text += ", and the peer has not opened its end"
+	}
+	return text
+}
+
+// Poll takes n signals if so many have come, and reports whether it did. It never waits.
+func (c *Channel) Poll(n uint64) (taken bool, err error) {
+	const call = "poll"
+	if n == 0 {
+		return false, c.errorf(fault.ErrInvalidArgument, call, "n is 0, it must be 1 or more")
+	}
+	if c.end.Take(n, false) == exec.CarriedAll {
+		return true, nil
+	}
+	state := c.end.State()
+	if state == exec.ChannelUnmet || state == exec.ChannelPort {
+		c.e.look(c.peer)
+	}
+	if c.end.Take(n, false) == exec.CarriedAll {
+		return true, nil
+	}
+	if state == exec.ChannelEnded || state == exec.ChannelGone {
+		return false, c.ended(call, c.e.causeOf(c))
+	}
+	return false, nil
+}
+
+// Flush waits until all puts on the channel that came before it are in the peer's memory, and all
+// gets are here. A timeout of 0 is the communicator's.
+func (c *Channel) Flush(timeout time.Duration) error {
+	const call = "flush"
+	until, most := c.limit(timeout)
+	port, err := c.meet(call, until, most)
+	if err != nil || !port {
+		return err
+	}
+	e := c.e
+	e.mu.Lock()
+	c.flushes.begun++
+	number, gets := c.flushes.begun, c.gets.begun
+	theirs := c.theirs
+	e.mu.Unlock()
+	h := transport.Header{Type: frameFlush, Seq: theirs, Arg: [2]uint64{number, c.id}}
+	if err := c.post(call, h, until, most); err != nil {
+		return err
+	}
+	over := func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return c.flushes.ended >= number && c.gets.ended >= gets || c.cause != nil
+	}
+	for !over() {
+		if e.bring(c, until, over) == exec.CarriedLate && !over() {
+			return c.late(call, most, "the peer's process has not answered")
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case c.flushes.ended >= number && c.gets.ended >= gets && c.lost == nil:
+		return nil
+	case c.lost != nil:
+		err := c.lost
+		c.lost = nil
+		return err
+	}
+	return c.ended(call, c.cause)
+}
+
+// Close ends the channel on both sides, and its handle. It waits only for a piece of a get that is
+// being read into its destination. What the peer was sent it can still take.
+func (c *Channel) Close() { c.e.closeChannel(c) }
+
+// send sends a put over the link.
+func (c *Channel) send(
+	call string, m *Memory, offset uint64, src []byte, signals uint64, until, most time.Duration,
+) error {
+	c.e.mu.Lock()
+	theirs := c.theirs
+	c.e.mu.Unlock()
+	for len(src) > 0 {
+		n := min(len(src), pieceMost)
+		h := transport.Header{Type: transport.Data, Flags: putData, Seq: theirs,
+			Arg: [2]uint64{uint64(m.id), offset}}
+		if n == len(src) && signals <= math.MaxUint32 {
+			h.Arg[0] |= signals << 32
+			signals = 0
+		}
+		if err := c.post(call, h, until, most, src[:n]); err != nil {
+			return err
+		}
+		src, offset = src[n:], offset+uint64(n)
+	}
+	if signals == 0 {
+		return nil
+	}
+	return c.sendSignals(call, signals, until, most)
+}
+
+func (c *Channel) sendSignals(call string, n uint64, until, most time.Duration) error {
+	c.e.mu.Lock()
+	theirs := c.theirs
+	c.e.mu.Unlock()
+	h := transport.Header{Type: frameSignal, Seq: theirs, Arg: [2]uint64{n}}
+	return c.post(call, h, until, most)
+}
+
+// post sends a frame to the peer.
+func (c *Channel) post(
+	call string, h transport.Header, until, most time.Duration, payload ...[]byte,
+) error {
+	e := c.e
+	if e.links.TrySend(c.peer, h, payload...) {
+		return c.check(call)
+	}
+	ctx := work.WithDeadline(e.Context, until)
+	defer ctx.End()
+	err := e.links.Send(ctx, c.peer, h, payload...)
+	if err == nil {
+		return c.check(call)
+	}
+	if c.end.State() < exec.ChannelEnded && e.Context.Err() == nil && context.Cause(ctx) != nil {
+		return c.late(call, most, "the peer takes nothing in")
+	}
+	return c.ended(call, e.lost(c.peer, err))
+}
+
+// check returns why the channel has ended, if it has: TrySend tells nothing of a link that is gone.
+func (c *Channel) check(call string) error {
+	if c.end.State() < exec.ChannelEnded {
+		return nil
+	}
+	return c.ended(call, c.e.causeOf(c))
+}

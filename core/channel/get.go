@@ -1,0 +1,176 @@
+package channel
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/transport"
+	"github.com/goccl/goccl/core/work"
+)
+
+// get is a get over a link that has not ended.
+type get struct {
+	channel *Channel
+	to      []byte
+	moved   uint64
+	busy    bool // a piece is being read into to
+}
+
+// request asks for memory of the peer over the link.
+func (c *Channel) request(m *Memory, offset uint64, to []byte, until, most time.Duration) error {
+	const call = "get"
+	if len(to) == 0 {
+		return nil
+	}
+	e := c.e
+	p := &e.peers[c.peer]
+	var number uint64
+	begin := func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if number != 0 || c.cause != nil {
+			return true
+		}
+		if p.asking >= mostGets {
+			return false
+		}
+		p.asking++
+		c.gets.begun++
+		e.lastGet++
+		number = e.lastGet
+		e.gets[number] = &get{channel: c, to: to}
+		return true
+	}
+	for !begin() {
+		if e.bring(c, until, begin) == exec.CarriedLate && !begin() {
+			return c.late(call, most, "the peer has not answered to the gets before")
+		}
+	}
+	if number == 0 {
+		return c.ended(call, e.causeOf(c))
+	}
+	e.mu.Lock()
+	h := transport.Header{Type: frameGet, Seq: c.theirs, Arg: [2]uint64{uint64(m.id), offset}}
+	e.mu.Unlock()
+	about := binary.LittleEndian.AppendUint64(nil, number)
+	about = binary.LittleEndian.AppendUint64(about, uint64(len(to)))
+	if err := c.post(call, h, until, most, about); err != nil {
+		e.mu.Lock()
+		e.endGet(number)
+		e.mu.Unlock()
+		return err
+	}
+	return nil
+}
+
+// endGet forgets a get. It is called with mu held.
+func (e *Engine) endGet(number uint64) {
+	if g := e.gets[number]; g != nil {
+		delete(e.gets, number)
+		g.channel.gets.ended++
+		e.peers[g.channel.peer].asking--
+	}
+}
+
+// dropGets forgets gets that nobody wants any more. One of which a piece is being read stays until
+// that is over. It is called with mu held.
+func (e *Engine) dropGets(which func(*get) bool) {
+	for number, g := range e.gets {
+		if which(g) && !g.busy {
+			e.endGet(number)
+		}
+	}
+}
+
+// noGet takes the answer to a get whose memory is no more.
+func (e *Engine) noGet(src int, number uint64) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	g := e.gets[number]
+	if number == 0 || number > e.lastGet || g != nil && g.channel.peer != src {
+		return violation("it has no memory for get %d", number)
+	}
+	if g != nil {
+		g.channel.lost = g.channel.errorf(fault.ErrInvalidHandle, "flush", "what was to be got is not "+
+			"here: its owner had deregistered the memory")
+		e.endGet(number)
+		g.channel.notify()
+	}
+	return nil
+}
+
+// asked takes a GET: a goroutine answers those of a peer one after the other.
+func (e *Engine) asked(src int, h transport.Header, payload []byte) error {
+	if len(payload) != 16 {
+		return violation("a get that says %d bytes of itself", len(payload))
+	}
+	if _, err := e.endOf(src, h.Seq); err != nil {
+		return err
+	}
+	number := binary.LittleEndian.Uint64(payload)
+	bytes := binary.LittleEndian.Uint64(payload[8:])
+	m, err := e.Memories.hold(h.Arg[0], exec.RemoteRead, h.Arg[1], bytes)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	p := &e.peers[src]
+	p.serving++
+	flooded := p.serving > mostGets
+	e.mu.Unlock()
+	if flooded {
+		if m != nil {
+			e.Memories.let(m)
+		}
+		return violation("more than %d gets at once", mostGets)
+	}
+	p.served.do(func() { e.serve(src, number, m, h.Arg[1], bytes) })
+	return nil
+}
+
+// serve answers a get. A peer that takes nothing in is given up on: its own call tells it.
+func (e *Engine) serve(src int, number uint64, m *Memory, offset, bytes uint64) {
+	defer func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.peers[src].serving--
+	}()
+	ctx := work.WithDeadline(e.Context, exec.Later(exec.Now(), e.face.Timeout()))
+	defer ctx.End()
+	if m == nil {
+		_ = e.links.Send(ctx, src, transport.Header{Type: frameNoGet, Seq: number})
+		return
+	}
+	defer e.Memories.let(m)
+	from := m.memory()[offset:][:bytes]
+	for moved := 0; moved < len(from); {
+		n := min(len(from)-moved, pieceMost)
+		h := transport.Header{Type: transport.Data, Flags: gotData, Seq: number,
+			Arg: [2]uint64{uint64(moved)}}
+		if e.links.Send(ctx, src, h, from[moved:][:n]) != nil {
+			return
+		}
+		moved += n
+	}
+}
+
+// slotOfGet is Slot for a piece of what this rank has asked for.
+func (e *Engine) slotOfGet(src int, h transport.Header) ([]byte, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	g := e.gets[h.Seq]
+	if g == nil && h.Seq != 0 && h.Seq <= e.lastGet { // nobody wants it any more
+		e.peers[src].coming = coming{}
+		return make([]byte, h.Bytes), nil
+	}
+	if g == nil || g.channel.peer != src || h.Arg[0] != g.moved || h.Bytes == 0 ||
+		uint64(h.Bytes) > uint64(len(g.to))-g.moved {
+		return nil, violation("%d bytes from %d on of get %d, which did not ask for them", h.Bytes,
+			h.Arg[0], h.Seq)
+	}
+	g.busy = true
+	e.peers[src].coming = coming{get: g, number: h.Seq}
+	return g.to[g.moved:][:h.Bytes], nil
+}

@@ -1,0 +1,217 @@
+package channel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/transport"
+)
+
+// coming is what a frame of data brings that is being read.
+type coming struct {
+	memory  *Memory // of a put; nil: it is no more
+	get     *get
+	number  uint64 // of the get
+	signals uint64 // that come with it
+	end     uint64 // of whom
+}
+
+func ownerText(owner uint64) []byte { return binary.LittleEndian.AppendUint64(nil, owner) }
+
+func violation(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{exec.ErrProtocol}, args...)...)
+}
+
+// Slot tells where the payload of a frame goes. It runs, as do Arrived and Dropped, on the
+// goroutine or thread that reads the link.
+func (e *Engine) Slot(src int, h transport.Header) ([]byte, error) {
+	if h.Bytes > pieceMost {
+		return nil, violation("a piece of %d bytes, allowed are %d", h.Bytes, pieceMost)
+	}
+	if h.Flags == gotData {
+		return e.slotOfGet(src, h)
+	}
+	if _, err := e.endOf(src, h.Seq); err != nil {
+		return nil, err
+	}
+	id, signals := h.Arg[0]&math.MaxUint32, h.Arg[0]>>32
+	m, err := e.Memories.hold(id, exec.RemoteWrite, h.Arg[1], uint64(h.Bytes))
+	if err != nil {
+		return nil, err
+	}
+	e.peers[src].coming = coming{memory: m, signals: signals, end: h.Seq}
+	if m == nil {
+		e.lose(src, h.Seq, id)
+		return make([]byte, h.Bytes), nil // of no use to anybody
+	}
+	return m.memory()[h.Arg[1]:][:h.Bytes], nil
+}
+
+// Arrived tells that the payload of the frame last asked a slot for is there.
+func (e *Engine) Arrived(src int, h transport.Header) error {
+	c := e.take(src)
+	if c.memory != nil {
+		e.Memories.let(c.memory)
+	}
+	if c.get != nil {
+		e.mu.Lock()
+		c.get.busy = false
+		if c.get.moved += uint64(h.Bytes); c.get.moved == uint64(len(c.get.to)) {
+			e.endGet(c.number)
+		}
+		c.get.channel.notify()
+		e.mu.Unlock()
+	}
+	if c.signals > 0 {
+		return e.arrived(src, c.end, c.signals)
+	}
+	return nil
+}
+
+// Dropped tells that it will not come.
+func (e *Engine) Dropped(src int) {
+	c := e.take(src)
+	if c.memory != nil {
+		e.Memories.let(c.memory)
+	}
+	if c.get != nil {
+		e.mu.Lock()
+		c.get.busy = false
+		c.get.channel.notify()
+		e.mu.Unlock()
+	}
+}
+
+// take returns what a peer's frame brings, once.
+func (e *Engine) take(src int) coming {
+	c := e.peers[src].coming
+	e.peers[src].coming = coming{}
+	return c
+}
+
+// endOf returns this rank's end of a frame; nil: it has been closed.
+func (e *Engine) endOf(src int, id uint64) (*Channel, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := e.ends[id]
+	if id == 0 || id > e.lastID || c != nil && c.peer != src {
+		return nil, violation("a frame for end %d, which was not opened to it", id)
+	}
+	return c, nil
+}
+
+// arrived counts signals.
+func (e *Engine) arrived(src int, id, n uint64) error {
+	if n == 0 {
+		return violation("0 signals")
+	}
+	if _, err := e.endOf(src, id); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := e.ends[id]
+	if c == nil {
+		return nil
+	}
+	if !c.end.Arrived(n) {
+		return violation("%d signals, with which they are more than 2^64 - 1", n)
+	}
+	c.notify()
+	return nil
+}
+
+// lose notes that what a peer has put went to memory that is no more.
+func (e *Engine) lose(src int, id, memory uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if c := e.ends[id]; c != nil {
+		c.refused = memory
+	}
+}
+
+// Control takes a frame of the protocol, and reports whether a correct peer sends such.
+func (e *Engine) Control(src int, h transport.Header, payload []byte) error {
+	switch h.Type {
+	case frameOpen:
+		return e.opened(src, h, payload)
+	case frameClose:
+		return e.closedByPeer(src, h.Seq)
+	case frameClosed:
+		return e.closeAnswered(src, h.Seq)
+	case frameDrop:
+		e.settle(func() {
+			e.tell(src, transport.Header{Type: frameDropped, Seq: h.Seq}, nil)
+		})
+		return nil
+	case frameDropped:
+		return e.Memories.answered(h.Seq, src)
+	case frameSignal:
+		return e.arrived(src, h.Seq, h.Arg[0])
+	case frameGet:
+		return e.asked(src, h, payload)
+	case frameNoGet:
+		return e.noGet(src, h.Seq)
+	case frameFlush:
+		return e.flushAsked(src, h)
+	case frameFlushed:
+		return e.flushed(src, h)
+	}
+	return violation("a frame of type %d", h.Type)
+}
+
+// flushAsked takes a FLUSH: all frames before it are in place.
+func (e *Engine) flushAsked(src int, h transport.Header) error {
+	if _, err := e.endOf(src, h.Seq); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := e.ends[h.Seq]
+	if c == nil { // it was closed: the peer is told of that
+		return nil
+	}
+	// Its OPEN may come later: that is handled by another goroutine.
+	answer := transport.Header{Type: frameFlushed, Seq: h.Arg[1], Arg: [2]uint64{h.Arg[0], c.refused}}
+	c.refused = 0
+	if e.links.TrySend(src, answer) {
+		return nil
+	}
+	if c.answering >= mostGets {
+		return violation("it does not wait for the answers to its flushes")
+	}
+	c.answering++
+	e.peers[src].out.do(func() {
+		_ = e.links.Send(e.Context, src, answer) // the epoch is told of a link's end
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		c.answering--
+	})
+	return nil
+}
+
+// flushed takes the answer to a flush.
+func (e *Engine) flushed(src int, h transport.Header) error {
+	if _, err := e.endOf(src, h.Seq); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := e.ends[h.Seq]
+	if c == nil {
+		return nil
+	}
+	if h.Arg[0] > c.flushes.begun {
+		return violation("it answers to flush %d, the last was %d", h.Arg[0], c.flushes.begun)
+	}
+	c.flushes.ended = max(c.flushes.ended, h.Arg[0])
+	if h.Arg[1] != 0 {
+		c.lost = c.errorf(fault.ErrInvalidHandle, "flush", "what was put is lost: its owner had "+
+			"deregistered the memory before it came")
+	}
+	c.notify()
+	return nil
+}

@@ -1,0 +1,85 @@
+package channel
+
+import (
+	"time"
+
+	"github.com/goccl/goccl/core/exec"
+)
+
+// notify wakes who waits for a change of a channel. It is called with Engine.mu held.
+func (c *Channel) notify() {
+	if c.wait != nil {
+		close(c.wait)
+		c.wait = nil
+	}
+}
+
+// changed returns a channel that is closed at the next change.
+func (c *Channel) changed() <-chan struct{} {
+	c.e.mu.Lock()
+	defer c.e.mu.Unlock()
+	if c.wait == nil {
+		c.wait = make(chan struct{})
+	}
+	return c.wait
+}
+
+// look reads what has come from a peer, without waiting.
+func (e *Engine) look(rank int) {
+	if e.Reader == nil || e.Local[rank] || !e.Reader.Take() {
+		return
+	}
+	e.links.Pump(rank)
+	e.Reader.Leave()
+}
+
+// bring waits for what a peer sends, until done reports true or a time. Where no other thread reads
+// the links, this one does.
+func (e *Engine) bring(c *Channel, until time.Duration, done func() bool) exec.Carried {
+	for !done() {
+		if exec.Now() >= until {
+			return exec.CarriedLate
+		}
+		switch {
+		case e.Reader == nil || e.Local[c.peer]:
+			c.sleep(until, done)
+		case e.Reader.Take():
+			e.read(c.peer, until, done)
+			e.Reader.Leave()
+		default:
+			e.Reader.StartProgress()
+			c.sleep(until, done)
+			e.Reader.StopProgress()
+		}
+	}
+	return exec.CarriedAll
+}
+
+// read reads the links with the reader's token.
+func (e *Engine) read(rank int, until time.Duration, done func() bool) {
+	for polls := e.Waiting.PortPolls; polls > 0 && !done(); polls-- {
+		e.links.Pump(rank)
+		if polls < e.Waiting.PortPolls {
+			exec.YieldCPU()
+		}
+	}
+	for !done() && exec.Now() < until {
+		if e.Reader.Wait(until - exec.Now()) {
+			return
+		}
+	}
+}
+
+// sleep waits for a change of a channel, or until a time.
+func (c *Channel) sleep(until time.Duration, done func() bool) {
+	changed := c.changed()
+	if done() {
+		return
+	}
+	t := time.NewTimer(until - exec.Now())
+	defer t.Stop()
+	select {
+	case <-changed:
+	case <-t.C:
+	}
+}

@@ -1,0 +1,71 @@
+package core
+
+import (
+	"context"
+	"unsafe"
+
+	"github.com/goccl/goccl/core/channel"
+	"github.com/goccl/goccl/core/exec"
+)
+
+// Memory is a part of shareable memory that peers may reach: registered here, or imported.
+type Memory = channel.Memory
+
+// Channel is this rank's end of a channel: see package channel.
+type Channel = channel.Channel
+
+// HandleSize is the size of what [Comm.Export] returns, in bytes.
+const HandleSize = channel.HandleSize
+
+// The rights to memory.
+const (
+	RemoteRead  = exec.RemoteRead
+	RemoteWrite = exec.RemoteWrite
+)
+
+// Channels is what callers in C use channels by, without entering Go.
+func Channels() unsafe.Pointer { return exec.Channels() }
+
+// Register lets peers read or write bytes of shareable memory: see [Runtime.Alloc].
+func (c *Comm) Register(p unsafe.Pointer, bytes uint64, access int) (*Memory, error) {
+	if c.destroyed.Load() {
+		return nil, c.present.Load().Destroyed().During("memory_register", 0)
+	}
+	return c.shared.Memories.Register(p, bytes, access)
+}
+
+// Export returns the handle by which peers import memory that was registered here.
+func (c *Comm) Export(m *Memory) ([HandleSize]byte, error) {
+	return c.present.Load().ExportMemory(m)
+}
+
+// Import makes what a rank has exported known here.
+func (c *Comm) Import(rank int, handle []byte) (*Memory, error) {
+	e := c.present.Load()
+	if c.destroyed.Load() {
+		return nil, e.Destroyed().During("memory_import", 0)
+	}
+	return e.ImportMemory(rank, handle)
+}
+
+// Exchange gives each rank's memory to all, by rank: nil of one that has none, and this rank's own
+// of itself. It is a collective call. With refused the caller takes part and gets that error;
+// the others get ErrMismatch.
+func (c *Comm) Exchange(ctx context.Context, m *Memory, refused error) ([]*Memory, error) {
+	e := c.holdEpoch()
+	c.changing.Unlock()
+	return e.ExchangeMemory(ctx, m, refused)
+}
+
+// MapMemory returns where memory is mapped here: ErrUnsupported where it is not.
+func (c *Comm) MapMemory(m *Memory) (unsafe.Pointer, error) { return c.present.Load().MapMemory(m) }
+
+// OpenChannel opens this rank's end of a channel to a rank, which its peer opens by the same tag.
+// It waits for nobody. The kind is that of [Channel.Kind], or "": the best that there is.
+func (c *Comm) OpenChannel(peer, tag int, kind string) (*Channel, error) {
+	e := c.present.Load()
+	if c.destroyed.Load() {
+		return nil, e.Destroyed().During("channel_open", 0)
+	}
+	return e.OpenChannel(peer, tag, kind)
+}

@@ -19,6 +19,7 @@ import (
 //   - ErrNoQuorum, ErrExcluded: it ends, as others may go on without it. It may [Join] again.
 //   - ErrMismatch: ranks have called different things, or were started differently.
 //   - ErrSystem: the operating system or the store has refused something.
+//   - ErrInvalidHandle: memory of a peer has been deregistered.
 //   - ErrInternal: a defect of this library.
 var (
 	ErrInvalidArgument = core.ErrInvalidArgument
@@ -32,6 +33,7 @@ var (
 	ErrRevoked         = core.ErrRevoked
 	ErrNoQuorum        = core.ErrNoQuorum
 	ErrExcluded        = core.ErrExcluded
+	ErrInvalidHandle   = core.ErrInvalidHandle
 )
 
 // Error is every error of this package, for errors.As. errors.Is finds its Kind and, where a

@@ -52,6 +52,45 @@ func ExampleAllReduce() {
 	// [3 3]
 }
 
+// Each rank puts its number into the memory of the next one, which is in no call meanwhile.
+func ExamplePutSignal() {
+	ranks(2, func(ctx context.Context, comm *goccl.Comm) error {
+		board, err := goccl.Alloc[int](1)
+		if err != nil {
+			return err
+		}
+		defer goccl.Free(board)
+		mine, err := goccl.Register(comm, board, goccl.RemoteWrite)
+		if err != nil {
+			return err
+		}
+		boards, err := comm.Exchange(ctx, mine)
+		if err != nil {
+			return err
+		}
+		peer := 1 - comm.Rank()
+		channel, err := comm.Channel(peer, 0, goccl.BestChannel)
+		if err != nil {
+			return err
+		}
+		defer channel.Close()
+		if err := goccl.PutSignal(channel, boards[peer], 0, []int{10 + comm.Rank()}, 1); err != nil {
+			return err
+		}
+		if err := channel.Wait(ctx, 1); err != nil {
+			return err
+		}
+		if board[0] != 10+peer {
+			return fmt.Errorf("the peer has put %d", board[0])
+		}
+		fmt.Println("it has come")
+		return goccl.Barrier(ctx, comm) // who closes ends the channel on both ranks
+	})
+	// Output:
+	// it has come
+	// it has come
+}
+
 func ExampleAllGatherV() {
 	ranks(3, func(ctx context.Context, comm *goccl.Comm) error {
 		// Rank r has r+1 elements. All know how many each has.

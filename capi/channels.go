@@ -4,6 +4,7 @@ package main
 import "C"
 
 import (
+	"context"
 	"math"
 	"sync"
 	"time"
@@ -296,13 +297,15 @@ func apiChannelSignal(h C.goccl_channel, n C.uint64_t) C.goccl_result {
 //export apiChannelWait
 func apiChannelWait(h C.goccl_channel, n C.uint64_t, timeout C.int64_t) C.goccl_result {
 	return onChannelFor("channel_wait", h, timeout, func(c *core.Channel, most time.Duration) error {
-		return c.Wait(uint64(n), most)
+		return c.Wait(context.Background(), uint64(n), most)
 	})
 }
 
 //export apiChannelFlush
 func apiChannelFlush(h C.goccl_channel, timeout C.int64_t) C.goccl_result {
-	return onChannelFor("channel_flush", h, timeout, (*core.Channel).Flush)
+	return onChannelFor("channel_flush", h, timeout, func(c *core.Channel, most time.Duration) error {
+		return c.Flush(context.Background(), most)
+	})
 }
 
 // onChannelFor is onChannel for a function that has a timeout.

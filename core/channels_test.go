@@ -94,7 +94,7 @@ func TestChannelCarries(t *testing.T) {
 				if err := to.Put(b.peers[rank][next], offset, pattern(rank+i, n), 2); err != nil {
 					return err
 				}
-				if err := from.Wait(2, 0); err != nil {
+				if err := from.Wait(context.Background(), 2, 0); err != nil {
 					return err
 				}
 				if got := b.own[rank][offset:][:n]; string(got) != string(pattern(before+i, n)) {
@@ -104,7 +104,7 @@ func TestChannelCarries(t *testing.T) {
 				if err := to.Get(back, b.peers[rank][next], offset); err != nil {
 					return err
 				}
-				if err := to.Flush(0); err != nil {
+				if err := to.Flush(context.Background(), 0); err != nil {
 					return err
 				}
 				if string(back) != string(pattern(rank+i, n)) {
@@ -113,7 +113,7 @@ func TestChannelCarries(t *testing.T) {
 				if err := from.Signal(1); err != nil { // the other may put again
 					return err
 				}
-				if err := to.Wait(1, 0); err != nil {
+				if err := to.Wait(context.Background(), 1, 0); err != nil {
 					return err
 				}
 			}
@@ -184,7 +184,7 @@ func TestChannelRefuses(t *testing.T) {
 			{"another's", c.Put(b.peers[0][2], 0, ordinary[:8], 0), ErrInvalidArgument, "from rank 2"},
 			{"no right", c.Put(readable, 0, ordinary[:8], 0), ErrInvalidArgument, "REMOTE_WRITE"},
 			{"signal 0", c.Signal(0), ErrInvalidArgument, "n is 0"},
-			{"wait 0", c.Wait(0, 0), ErrInvalidArgument, "n is 0"},
+			{"wait 0", c.Wait(context.Background(), 0, 0), ErrInvalidArgument, "n is 0"},
 			{"poll 0", poll(0), ErrInvalidArgument, "n is 0"},
 			{"no peer", open(3, 0, ""), ErrInvalidArgument, "peer is 3, allowed are 0 to 2"},
 			{"negative peer", open(-1, 0, ""), ErrInvalidArgument, "peer is -1"},
@@ -223,14 +223,14 @@ func TestChannelRefuses(t *testing.T) {
 		b.mine[1].Deregister()
 		err = c.Put(theirs, 0, ordinary[:8], 0)
 		if err == nil {
-			err = c.Flush(0)
+			err = c.Flush(context.Background(), 0)
 		}
 		if !errors.Is(err, ErrInvalidHandle) || !strings.Contains(err.Error(), "deregistered") {
 			t.Errorf("put to memory that is no more: %v", err)
 		}
 		err = c.Get(ordinary[:8], theirs, 0)
 		if err == nil {
-			err = c.Flush(0)
+			err = c.Flush(context.Background(), 0)
 		}
 		if !errors.Is(err, ErrInvalidHandle) {
 			t.Errorf("get of memory that is no more: %v", err)
@@ -239,7 +239,7 @@ func TestChannelRefuses(t *testing.T) {
 		if err := c.Put(theirs, 0, ordinary[:8], 0); !errors.Is(err, ErrInvalidHandle) {
 			t.Errorf("put to memory that was deregistered here: %v", err)
 		}
-		if err := c.Flush(0); err != nil {
+		if err := c.Flush(context.Background(), 0); err != nil {
 			t.Errorf("flush: %v", err)
 		}
 		c.Close()
@@ -257,7 +257,7 @@ func TestChannelWaits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = a.Wait(1, time.Millisecond)
+		err = a.Wait(context.Background(), 1, time.Millisecond)
 		if !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(), "has not opened its end") ||
 			!strings.Contains(err.Error(), "0 of 1 signals") {
 			t.Fatalf("without a peer: %v", err)
@@ -269,10 +269,10 @@ func TestChannelWaits(t *testing.T) {
 		if err := b.Signal(2); err != nil {
 			t.Fatal(err)
 		}
-		if err := a.Wait(3, time.Millisecond); !errors.Is(err, ErrTimeout) {
+		if err := a.Wait(context.Background(), 3, time.Millisecond); !errors.Is(err, ErrTimeout) {
 			t.Fatalf("3 of 2: %v", err)
 		}
-		if err := a.Wait(2, 0); err != nil {
+		if err := a.Wait(context.Background(), 2, 0); err != nil {
 			t.Fatal(err)
 		}
 		if taken, err := a.Poll(1); taken || err != nil {
@@ -285,7 +285,7 @@ func TestChannelWaits(t *testing.T) {
 		for range waiters {
 			wg.Go(func() {
 				for range times {
-					if err := a.Wait(3, 0); err != nil {
+					if err := a.Wait(context.Background(), 3, 0); err != nil {
 						errs <- err
 						return
 					}
@@ -311,7 +311,7 @@ func TestChannelWaits(t *testing.T) {
 		if err := b.Signal(1 << 32); err != nil {
 			t.Fatal(err)
 		}
-		if err := a.Wait(1<<32, 0); err != nil {
+		if err := a.Wait(context.Background(), 1<<32, 0); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -334,7 +334,7 @@ func TestChannelsMeetInOrder(t *testing.T) {
 			a.Close()
 			a = open(0)
 			b := open(1) // meets the first
-			if err := b.Wait(1, 0); !errors.Is(err, ErrAborted) ||
+			if err := b.Wait(context.Background(), 1, 0); !errors.Is(err, ErrAborted) ||
 				!strings.Contains(err.Error(), "has closed its end") {
 				t.Fatalf("the first of two: %v", err)
 			}
@@ -345,10 +345,10 @@ func TestChannelsMeetInOrder(t *testing.T) {
 			}
 			a.Close()
 			// It came before the end.
-			if err := b.Wait(1, 0); err != nil {
+			if err := b.Wait(context.Background(), 1, 0); err != nil {
 				t.Fatal(err)
 			}
-			if err := b.Wait(1, 0); !errors.Is(err, ErrAborted) {
+			if err := b.Wait(context.Background(), 1, 0); !errors.Is(err, ErrAborted) {
 				t.Fatalf("the peer has closed: %v", err)
 			}
 			b.Close()
@@ -384,7 +384,7 @@ func TestChannelToOneself(t *testing.T) {
 		if err := c.Put(b.peers[0][0], 3, pattern(1, 20), 1); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Wait(1, 0); err != nil {
+		if err := c.Wait(context.Background(), 1, 0); err != nil {
 			t.Fatal(err)
 		}
 		if string(b.own[0][3:23]) != string(pattern(1, 20)) || c.Kind() != channel.KindMemory {
@@ -414,29 +414,29 @@ func TestChannelsEnd(t *testing.T) {
 		if err := c[2][0].Put(b.peers[2][0], 0, pattern(5, 100), 2); err != nil {
 			t.Fatal(err)
 		}
-		if err := c[0][2].Wait(1, 0); err != nil {
+		if err := c[0][2].Wait(context.Background(), 1, 0); err != nil {
 			t.Fatal(err)
 		}
-		if err := c[2][0].Flush(0); err != nil {
+		if err := c[2][0].Flush(context.Background(), 0); err != nil {
 			t.Fatal(err)
 		}
 		waited := make(chan error, 1)
-		go func() { waited <- c[0][2].Wait(5, 0) }()
+		go func() { waited <- c[0][2].Wait(context.Background(), 5, 0) }()
 		w.comms[2].Destroy()
 		if err := <-waited; !errors.Is(err, ErrAborted) || !strings.Contains(err.Error(), "rank 2") {
 			t.Errorf("a wait for a rank that has left: %v", err)
 		}
-		if err := c[0][2].Wait(1, 0); err != nil {
+		if err := c[0][2].Wait(context.Background(), 1, 0); err != nil {
 			t.Errorf("what came before the end: %v", err)
 		}
 		if err := c[0][1].Put(b.peers[0][1], 0, pattern(6, 10), 1); err != nil {
 			t.Error(err)
 		}
-		if err := c[1][0].Wait(1, 0); err != nil {
+		if err := c[1][0].Wait(context.Background(), 1, 0); err != nil {
 			t.Error(err)
 		}
 		w.comms[0].Abort("test")
-		if err := c[1][0].Wait(1, 0); !errors.Is(err, ErrAborted) {
+		if err := c[1][0].Wait(context.Background(), 1, 0); !errors.Is(err, ErrAborted) {
 			t.Errorf("after an abort: %v", err)
 		}
 		if err := c[0][1].Put(b.peers[0][1], 0, pattern(6, 10), 1); !errors.Is(err, ErrAborted) {

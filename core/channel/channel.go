@@ -32,6 +32,7 @@ package channel
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -64,6 +65,7 @@ type Channel struct {
 	theirs    uint64        // the peer's id, once met
 	target    uint64        // Owner of the memory that it reaches, once met
 	cause     *fault.Error  // why it has ended
+	attended  bool          // the reader reads for it, though nobody waits
 	closed    bool          // by its user
 	acked     bool          // the peer stores no signals any more
 	flushes   counted       // and those that are answered
@@ -122,12 +124,44 @@ func (c *Channel) late(call string, timeout time.Duration, why string) *fault.Er
 	return c.errorf(fault.ErrTimeout, call, "timeout after %v: %s", timeout, why)
 }
 
-// limit is a call's deadline, and how long that is.
-func (c *Channel) limit(timeout time.Duration) (until, most time.Duration) {
+// limit is how long a call may take.
+type limit struct {
+	ctx   context.Context
+	until time.Duration // its deadline, on exec's clock
+	most  time.Duration // the time up to it, for texts
+}
+
+// lookTime is how long a call waits between two looks at whether its context was canceled.
+const lookTime = 20 * time.Millisecond
+
+// limit returns the limit of a call that begins now. A timeout of 0 is the communicator's.
+func (c *Channel) limit(ctx context.Context, timeout time.Duration) limit {
 	if timeout <= 0 {
 		timeout = c.e.face.Timeout()
 	}
-	return exec.Later(exec.Now(), timeout), timeout
+	if end, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, max(time.Until(end), 1))
+	}
+	return limit{ctx, exec.Later(exec.Now(), timeout), timeout}
+}
+
+// next returns until when to wait before the next look.
+func (l *limit) next() time.Duration {
+	if l.ctx.Done() == nil {
+		return l.until
+	}
+	return min(l.until, exec.Now()+lookTime)
+}
+
+// over returns the error of a call whose limit has come; nil: it has not.
+func (c *Channel) over(call string, l *limit, why func() string) error {
+	switch err := l.ctx.Err(); {
+	case errors.Is(err, context.Canceled):
+		return c.errorf(fault.ErrAborted, call, "%v", err)
+	case err != nil || exec.Now() >= l.until:
+		return c.late(call, l.most, why())
+	}
+	return nil
 }
 
 // Put copies to memory of the peer, from offset on. The source is free once Flush has returned.
@@ -145,19 +179,19 @@ func (c *Channel) PutFrom(
 	if signals > 0 {
 		call = "put_signal"
 	}
-	until, most := c.limit(0)
+	l := c.limit(context.Background(), 0)
 	for {
 		if c.end.Put(m.region.Handle, offset, src, bytes, signals) == exec.CarriedAll {
 			return nil
 		}
-		port, err := c.prepare(call, m, exec.RemoteWrite, offset, bytes, until, most)
+		port, err := c.prepare(call, m, exec.RemoteWrite, offset, bytes, &l)
 		switch {
 		case err != nil:
 			return err
 		case src == nil && bytes > 0:
 			return c.errorf(fault.ErrInvalidArgument, call, "src is NULL, and bytes is %d", bytes)
 		case port:
-			return c.send(call, m, offset, unsafe.Slice((*byte)(src), bytes), signals, until, most)
+			return c.send(call, m, offset, unsafe.Slice((*byte)(src), bytes), signals, &l)
 		case c.full(signals):
 			return c.overflow(call, signals)
 		}
@@ -173,19 +207,19 @@ func (c *Channel) Get(dst []byte, m *Memory, offset uint64) error {
 // GetTo is Get for memory that Go does not know.
 func (c *Channel) GetTo(dst unsafe.Pointer, m *Memory, offset, bytes uint64) error {
 	const call = "get"
-	until, most := c.limit(0)
+	l := c.limit(context.Background(), 0)
 	for {
 		if c.end.Get(dst, m.region.Handle, offset, bytes) == exec.CarriedAll {
 			return nil
 		}
-		port, err := c.prepare(call, m, exec.RemoteRead, offset, bytes, until, most)
+		port, err := c.prepare(call, m, exec.RemoteRead, offset, bytes, &l)
 		switch {
 		case err != nil:
 			return err
 		case dst == nil && bytes > 0:
 			return c.errorf(fault.ErrInvalidArgument, call, "dst is NULL, and bytes is %d", bytes)
 		case port:
-			return c.request(m, offset, unsafe.Slice((*byte)(dst), bytes), until, most)
+			return c.request(m, offset, unsafe.Slice((*byte)(dst), bytes), &l)
 		}
 	}
 }
@@ -196,17 +230,17 @@ func (c *Channel) Signal(n uint64) error {
 	if n == 0 {
 		return c.errorf(fault.ErrInvalidArgument, call, "n is 0, it must be 1 or more")
 	}
-	until, most := c.limit(0)
+	l := c.limit(context.Background(), 0)
 	for {
 		if c.end.Signal(n) == exec.CarriedAll {
 			return nil
 		}
-		port, err := c.meet(call, until, most)
+		port, err := c.meet(call, &l)
 		switch {
 		case err != nil:
 			return err
 		case port:
-			return c.sendSignals(call, n, until, most)
+			return c.sendSignals(call, n, &l)
 		case c.full(n):
 			return c.overflow(call, n)
 		}
@@ -226,9 +260,9 @@ func (c *Channel) overflow(call string, n uint64) error {
 // prepare finds out why C has not carried a copy. It returns an error, or what is to be done: to
 // send it over a link, or to try again.
 func (c *Channel) prepare(
-	call string, m *Memory, right int, offset, bytes uint64, until, most time.Duration,
+	call string, m *Memory, right int, offset, bytes uint64, l *limit,
 ) (port bool, err error) {
-	port, err = c.meet(call, until, most)
+	port, err = c.meet(call, l)
 	if err != nil {
 		return false, err
 	}
@@ -244,7 +278,7 @@ func (c *Channel) prepare(
 }
 
 // meet waits until the peer's end is known, and reports whether all goes over a link.
-func (c *Channel) meet(call string, until, most time.Duration) (port bool, err error) {
+func (c *Channel) meet(call string, l *limit) (port bool, err error) {
 	for {
 		switch c.end.State() {
 		case exec.ChannelMemory:
@@ -255,15 +289,18 @@ func (c *Channel) meet(call string, until, most time.Duration) (port bool, err e
 			return false, c.ended(call, c.e.causeOf(c))
 		}
 		unmet := func() bool { return c.end.State() != exec.ChannelUnmet }
-		if c.e.bring(c, until, unmet) == exec.CarriedLate && !unmet() {
-			return false, c.late(call, most, "the peer has not opened its end")
+		if c.e.bring(c, l.next(), unmet) == exec.CarriedLate && !unmet() {
+			why := func() string { return "the peer has not opened its end" }
+			if err := c.over(call, l, why); err != nil {
+				return false, err
+			}
 		}
 	}
 }
 
 // Wait takes n signals, which is 1 or more, once so many have come. A wait that fails takes none
-// and may be repeated. A timeout of 0 is the communicator's.
-func (c *Channel) Wait(n uint64, timeout time.Duration) error {
+// and may be repeated. A timeout of 0 is the communicator's; it ends with the context, too.
+func (c *Channel) Wait(ctx context.Context, n uint64, timeout time.Duration) error {
 	const call = "wait"
 	if n == 0 {
 		return c.errorf(fault.ErrInvalidArgument, call, "n is 0, it must be 1 or more")
@@ -271,15 +308,15 @@ func (c *Channel) Wait(n uint64, timeout time.Duration) error {
 	if c.end.Take(n, true) == exec.CarriedAll {
 		return nil
 	}
-	until, most := c.limit(timeout)
+	l := c.limit(ctx, timeout)
 	for {
 		var how exec.Carried
 		switch state := c.end.State(); state {
 		case exec.ChannelMemory:
-			how = c.end.Await(n, state, until)
+			how = c.end.Await(n, state, l.next())
 		case exec.ChannelUnmet, exec.ChannelPort:
 			taken := false
-			how = c.e.bring(c, until, func() bool {
+			how = c.e.bring(c, l.next(), func() bool {
 				taken = taken || c.end.Take(n, false) == exec.CarriedAll
 				return taken || c.end.State() != state
 			})
@@ -296,7 +333,9 @@ func (c *Channel) Wait(n uint64, timeout time.Duration) error {
 		case exec.CarriedAll:
 			return nil
 		case exec.CarriedLate:
-			return c.late(call, most, c.missing(n))
+			if err := c.over(call, &l, func() string { return c.missing(n) }); err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -333,11 +372,11 @@ func (c *Channel) Poll(n uint64) (taken bool, err error) {
 }
 
 // Flush waits until all puts on the channel that came before it are in the peer's memory, and all
-// gets are here. A timeout of 0 is the communicator's.
-func (c *Channel) Flush(timeout time.Duration) error {
+// gets are here. A timeout of 0 is the communicator's; it ends with the context, too.
+func (c *Channel) Flush(ctx context.Context, timeout time.Duration) error {
 	const call = "flush"
-	until, most := c.limit(timeout)
-	port, err := c.meet(call, until, most)
+	l := c.limit(ctx, timeout)
+	port, err := c.meet(call, &l)
 	if err != nil || !port {
 		return err
 	}
@@ -348,17 +387,20 @@ func (c *Channel) Flush(timeout time.Duration) error {
 	theirs := c.theirs
 	e.mu.Unlock()
 	h := transport.Header{Type: frameFlush, Seq: theirs, Arg: [2]uint64{number, c.id}}
-	if err := c.post(call, h, until, most); err != nil {
+	if err := c.post(call, h, &l); err != nil {
 		return err
 	}
-	over := func() bool {
+	answered := func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return c.flushes.ended >= number && c.gets.ended >= gets || c.cause != nil
 	}
-	for !over() {
-		if e.bring(c, until, over) == exec.CarriedLate && !over() {
-			return c.late(call, most, "the peer's process has not answered")
+	for !answered() {
+		if e.bring(c, l.next(), answered) == exec.CarriedLate && !answered() {
+			why := func() string { return "the peer's process has not answered" }
+			if err := c.over(call, &l, why); err != nil {
+				return err
+			}
 		}
 	}
 	e.mu.Lock()
@@ -380,7 +422,7 @@ func (c *Channel) Close() { c.e.closeChannel(c) }
 
 // send sends a put over the link.
 func (c *Channel) send(
-	call string, m *Memory, offset uint64, src []byte, signals uint64, until, most time.Duration,
+	call string, m *Memory, offset uint64, src []byte, signals uint64, l *limit,
 ) error {
 	c.e.mu.Lock()
 	theirs := c.theirs
@@ -393,7 +435,7 @@ func (c *Channel) send(
 			h.Arg[0] |= signals << 32
 			signals = 0
 		}
-		if err := c.post(call, h, until, most, src[:n]); err != nil {
+		if err := c.post(call, h, l, src[:n]); err != nil {
 			return err
 		}
 		src, offset = src[n:], offset+uint64(n)
@@ -401,33 +443,31 @@ func (c *Channel) send(
 	if signals == 0 {
 		return nil
 	}
-	return c.sendSignals(call, signals, until, most)
+	return c.sendSignals(call, signals, l)
 }
 
-func (c *Channel) sendSignals(call string, n uint64, until, most time.Duration) error {
+func (c *Channel) sendSignals(call string, n uint64, l *limit) error {
 	c.e.mu.Lock()
 	theirs := c.theirs
 	c.e.mu.Unlock()
 	h := transport.Header{Type: frameSignal, Seq: theirs, Arg: [2]uint64{n}}
-	return c.post(call, h, until, most)
+	return c.post(call, h, l)
 }
 
 // post sends a frame to the peer.
-func (c *Channel) post(
-	call string, h transport.Header, until, most time.Duration, payload ...[]byte,
-) error {
+func (c *Channel) post(call string, h transport.Header, l *limit, payload ...[]byte) error {
 	e := c.e
 	if e.links.TrySend(c.peer, h, payload...) {
 		return c.check(call)
 	}
-	ctx := work.WithDeadline(e.Context, until)
+	ctx := work.WithDeadline(e.Context, l.until)
 	defer ctx.End()
 	err := e.links.Send(ctx, c.peer, h, payload...)
 	if err == nil {
 		return c.check(call)
 	}
 	if c.end.State() < exec.ChannelEnded && e.Context.Err() == nil && context.Cause(ctx) != nil {
-		return c.late(call, most, "the peer takes nothing in")
+		return c.late(call, l.most, "the peer takes nothing in")
 	}
 	return c.ended(call, e.lost(c.peer, err))
 }

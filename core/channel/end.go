@@ -14,6 +14,9 @@ func (e *Engine) endHeld(c *Channel, cause *fault.Error) {
 	if c.cause == nil {
 		c.cause = cause
 		c.end.End()
+		if c.attended {
+			e.Reader.Attend(-1)
+		}
 	}
 	c.notify()
 }

@@ -56,6 +56,7 @@ type Reader interface {
 	Kick()
 	StartProgress()
 	StopProgress()
+	Attend(n int)
 }
 
 // Config says what an engine works with.

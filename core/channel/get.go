@@ -2,7 +2,6 @@ package channel
 
 import (
 	"encoding/binary"
-	"time"
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
@@ -19,7 +18,7 @@ type get struct {
 }
 
 // request asks for memory of the peer over the link.
-func (c *Channel) request(m *Memory, offset uint64, to []byte, until, most time.Duration) error {
+func (c *Channel) request(m *Memory, offset uint64, to []byte, l *limit) error {
 	const call = "get"
 	if len(to) == 0 {
 		return nil
@@ -44,8 +43,8 @@ func (c *Channel) request(m *Memory, offset uint64, to []byte, until, most time.
 		return true
 	}
 	for !begin() {
-		if e.bring(c, until, begin) == exec.CarriedLate && !begin() {
-			return c.late(call, most, "the peer has not answered to the gets before")
+		if e.bring(c, l.until, begin) == exec.CarriedLate && !begin() {
+			return c.late(call, l.most, "the peer has not answered to the gets before")
 		}
 	}
 	if number == 0 {
@@ -56,7 +55,7 @@ func (c *Channel) request(m *Memory, offset uint64, to []byte, until, most time.
 	e.mu.Unlock()
 	about := binary.LittleEndian.AppendUint64(nil, number)
 	about = binary.LittleEndian.AppendUint64(about, uint64(len(to)))
-	if err := c.post(call, h, until, most, about); err != nil {
+	if err := c.post(call, h, l, about); err != nil {
 		e.mu.Lock()
 		e.endGet(number)
 		e.mu.Unlock()

@@ -146,6 +146,10 @@ func (e *Engine) pair(c *Channel, o opened) {
 	}
 	c.target = o.owner
 	c.end.Meet(o.owner, e.semaphoreOf(c, o))
+	if c.end.State() == exec.ChannelPort && e.Reader != nil && !e.Local[c.peer] {
+		c.attended = true
+		e.Reader.Attend(1)
+	}
 	c.notify()
 	e.kick()
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/channel"
 	"github.com/goccl/goccl/core/config"
 	"github.com/goccl/goccl/core/endpoint"
 	"github.com/goccl/goccl/core/exec"
@@ -63,7 +64,7 @@ func newEpochs(t *testing.T, transport string, size int, settings config.Config)
 		shared := Config{Settings: config.Completed{Config: settings}, Logger: logger,
 			Life: context.Background(), End: ends[rank], Arenas: &arenas,
 			Suspended: suspended.NewStore(new(memory.Images)), Lingering: new(Lingering),
-			Owner: owners[rank]}
+			Memories: channel.NewMemories(&arenas), Owner: owners[rank]}
 		if epochs[rank], err = New(&shared, r, 0); err != nil {
 			t.Fatal(err)
 		}

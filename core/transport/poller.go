@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -21,6 +22,7 @@ type Poller struct {
 	token  chan struct{} // to put something into it is to take it
 	state  pollState
 	calls  chan struct{} // the progress goroutine shall read again
+	urgent atomic.Int32  // see Attend
 	ending chan struct{} // closed when it shall end
 
 	// The token's holder's.
@@ -40,6 +42,9 @@ const (
 	// where waiters read all along, or where ranks outnumber the CPUs.
 	lull     = time.Millisecond
 	longLull = 16 * time.Millisecond
+	// shortLull is how long it rests at most where peers may want something of a rank that is in no
+	// call.
+	shortLull = 200 * time.Microsecond
 	// readMost is how much of one link is read before the others get their turn, in bytes.
 	readMost = 4 << 20
 	// pumpedMost is how often in succession waiters may look at no links but those that they wait
@@ -114,6 +119,14 @@ func (p *Poller) YieldProgress() { p.ringIf(p.state.yield()) }
 
 // Yielding tells whether the progress goroutine reads, and is about to leave that to waiters.
 func (p *Poller) Yielding() bool { return p.state.yielding() }
+
+// Attend adds to the count of those who may be sent something that no waiter waits for: while it is
+// not 0 the links are read soon, whatever waiters do.
+func (p *Poller) Attend(n int) {
+	if p.urgent.Add(int32(n)) == int32(n) && n > 0 {
+		p.call() // it may rest for long
+	}
+}
 
 // SetOversubscribed is for where ranks outnumber the CPUs: whenever the progress goroutine is
 // woken, it takes one from the waiters.
@@ -270,6 +283,10 @@ func (p *Poller) rest() {
 	}
 	for p.state.waiting() == 0 {
 		p.state.looked()
+		urgent := p.urgent.Load() > 0
+		if urgent {
+			d = shortLull
+		}
 		t.Reset(d)
 		select {
 		case <-p.calls:
@@ -281,7 +298,18 @@ func (p *Poller) rest() {
 		if len(p.token) == 0 && !p.state.has(pollUsed) {
 			return
 		}
+		if urgent {
+			p.glance()
+		}
 		d = min(2*d, longLull)
+	}
+}
+
+// glance reads what has come, while waiters go on to read.
+func (p *Poller) glance() {
+	if p.Take() {
+		p.Wait(0)
+		<-p.token
 	}
 }
 

@@ -1060,7 +1060,8 @@ goccl_result goccl_memory_exchange_async(goccl_comm comm, goccl_memory mine, goc
 
 /* Where the memory is mapped in this process, and its size (either may be NULL): it can be loaded
  * and stored there as long as it is registered here and at its owner. A peer is connected first, if
- * it is not. GOCCL_UNSUPPORTED where no memory is shared, as on another host. */
+ * it is not. GOCCL_UNSUPPORTED where no memory is shared, as on another host; GOCCL_REVOKED for
+ * memory that was imported in an earlier epoch and not used since: import it anew. */
 goccl_result goccl_memory_map(goccl_memory memory, void **address, uint64_t *bytes);
 
 /* How to open a channel. Begin with all zero. */

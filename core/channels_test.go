@@ -451,3 +451,93 @@ func TestChannelsEnd(t *testing.T) {
 		b.mine[0].Deregister()
 	})
 }
+
+// Memory that was imported before it was deregistered reaches nothing that lies there afterwards,
+// however it is used again.
+func TestStaleMemoryReachesNothing(t *testing.T) {
+	eachKind(t, func(t *testing.T, transport, kind string) {
+		ctx := context.Background()
+		w := newWorld(t, transport, 2, patience)
+		before, err := w.comms[0].OpenChannel(1, 0, kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = w.comms[1].OpenChannel(0, 0, kind); err != nil {
+			t.Fatal(err)
+		}
+		const bytes = 256
+		var imported []*Memory
+		for round := range 5 {
+			p, err := w.runtimes[1].Alloc(bytes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := w.comms[1].Register(p, bytes, both)
+			if err != nil {
+				t.Fatal(err)
+			}
+			handle, err := w.comms[1].Export(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			its, err := w.comms[0].Import(1, handle[:])
+			if err != nil {
+				t.Fatal(err)
+			}
+			own := unsafe.Slice((*byte)(p), bytes)
+			clear(own)
+			if err := before.Put(its, 0, pattern(round, 8), 0); err != nil {
+				t.Fatal(err)
+			}
+			if err := before.Flush(ctx, 0); err != nil {
+				t.Fatal(err)
+			}
+			// Each channel is refused all memory of the rounds before.
+			late, err := w.comms[0].OpenChannel(1, 1, kind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			other, err := w.comms[1].OpenChannel(0, 1, kind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, stale := range imported {
+				for _, c := range []*Channel{before, late} {
+					err := c.Put(stale, 8, pattern(99, 100), 1)
+					if err == nil {
+						err = c.Flush(ctx, 0)
+					}
+					if !errors.Is(err, ErrInvalidHandle) {
+						t.Fatalf("round %d: %v", round, err)
+					}
+				}
+			}
+			if taken, err := other.Poll(1); taken || err != nil {
+				t.Errorf("a signal without its data: %v, %v", taken, err)
+			}
+			if string(own) != string(append(pattern(round, 8), make([]byte, bytes-8)...)) {
+				t.Fatalf("round %d: something was put to memory of which nobody knows", round)
+			}
+			late.Close()
+			other.Close()
+			imported = append(imported, its)
+			m.Deregister()
+			if err := w.runtimes[1].Free(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// What is wrong with a put is told at the call, also where the peer has not opened its end.
+func TestChannelChecksBeforeItMeets(t *testing.T) {
+	w := newWorld(t, "shm", 2, patience)
+	b := newBoard(t, w, 100)
+	c, err := w.comms[0].OpenChannel(1, 0, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Put(b.peers[0][1], 99, make([]byte, 2), 0); !errors.Is(err, ErrInvalidArgument) {
+		t.Error(err)
+	}
+}

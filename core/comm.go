@@ -200,9 +200,9 @@ func (c *Comm) Destroy() {
 	e := c.present.Load()
 	e.LeaveWord()
 	e.Finish(e.Destroyed())
+	c.shared.Memories.DeregisterAll()
 	e.FreeFastPath()
 	e.Free()
-	c.shared.Memories.DeregisterAll()
 	if c.shared.Arena != nil {
 		c.runtime.arenas.Release()
 	}

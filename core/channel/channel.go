@@ -61,19 +61,18 @@ type Channel struct {
 	semaphore unsafe.Pointer
 
 	// Under Engine.mu:
-	met       bool
-	theirs    uint64        // the peer's id, once met
-	target    uint64        // Owner of the memory that it reaches, once met
-	cause     *fault.Error  // why it has ended
-	attended  bool          // the reader reads for it, though nobody waits
-	closed    bool          // by its user
-	acked     bool          // the peer stores no signals any more
-	flushes   counted       // and those that are answered
-	lost      *fault.Error  // of what was put to memory that was no more
-	refused   uint64        // memory that was no more when the peer put to it last; 0: none
-	answering int           // answers to flushes of the peer that are on their way
-	gets      counted       // and those that are here
-	wait      chan struct{} // closed at the next change of these; nil: nobody waits
+	met      bool
+	theirs   uint64        // the peer's id, once met
+	target   uint64        // Owner of the memory that it reaches, once met
+	cause    *fault.Error  // why it has ended
+	attended bool          // the reader reads for it, though nobody waits
+	closed   bool          // by its user
+	acked    bool          // the peer stores no signals any more
+	flushes  counted       // and those that are answered
+	lost     *fault.Error  // of what was put to memory that was no more
+	refused  uint64        // memory that was no more when the peer put to it last; 0: none
+	gets     counted       // and those that are here
+	wait     chan struct{} // closed at the next change of these; nil: nobody waits
 }
 
 // counted is what has begun, and ends in order.
@@ -116,6 +115,9 @@ func (c *Channel) errorf(kind error, call, format string, args ...any) *fault.Er
 
 // ended is the error of a call on a channel that has ended.
 func (c *Channel) ended(call string, cause *fault.Error) *fault.Error {
+	if cause.Kind == fault.ErrRevoked {
+		cause = cause.Hinting("Close the channel, and open it anew")
+	}
 	return cause.During("channel_"+call, 0).Ending(fmt.Sprintf("%s: %s", c, call), "")
 }
 
@@ -262,11 +264,14 @@ func (c *Channel) overflow(call string, n uint64) error {
 func (c *Channel) prepare(
 	call string, m *Memory, right int, offset, bytes uint64, l *limit,
 ) (port bool, err error) {
-	port, err = c.meet(call, l)
-	if err != nil {
+	if err := m.check(c, call, right, offset, bytes); err != nil {
 		return false, err
 	}
-	if err := m.check(c, call, right, offset, bytes); err != nil {
+	port, err = c.meet(call, l)
+	if err == nil {
+		err = m.checkOwner(c, call)
+	}
+	if err != nil {
 		return false, err
 	}
 	if !port {

@@ -20,6 +20,9 @@ const (
 	MostChannels = 1 << 16
 	// mostGets is how many gets of a peer wait at most to be answered.
 	mostGets = 1024
+	// mostAnswers is how many answers to a peer wait at most: more than there can be where it waits
+	// for them.
+	mostAnswers = 4 * MostChannels
 )
 
 // Face is what an engine asks of its epoch. The methods may be called from any goroutine that does
@@ -127,8 +130,9 @@ type peer struct {
 	waiting    int            // ends of the peer that have not met
 	tags       map[uint64]int // of those that it has not closed
 	lastOpened uint64
-	reached    atomic.Bool // it may store to memory of this rank; not under Engine.mu
-	coming     coming      // of the thread that reads the link
+	reached    atomic.Bool  // it may store to memory of this rank; not under Engine.mu
+	answers    atomic.Int32 // that are on their way to it; not under Engine.mu
+	coming     coming       // of the thread that reads the link
 }
 
 // New makes an engine. UseLinks comes before its first frame, and Free ends it.
@@ -217,6 +221,14 @@ func (e *Engine) tell(rank int, h transport.Header, payload []byte) {
 		}
 		e.face.Fail(e.face.PeerError(rank, err))
 	})
+}
+
+// answer is tell for what a peer has asked for. Where it takes none in, Control refuses more.
+func (e *Engine) answer(rank int, h transport.Header) {
+	p := &e.peers[rank]
+	p.answers.Add(1)
+	e.tell(rank, h, nil)
+	p.out.do(func() { p.answers.Add(-1) })
 }
 
 // kick has the thread that reads the links look at what it waits for.

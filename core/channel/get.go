@@ -73,6 +73,20 @@ func (e *Engine) endGet(number uint64) {
 	}
 }
 
+// landed tells that a piece of a get is in place, or will not be. What nobody wants any more is
+// forgotten: a channel that has ended has no use for the rest.
+func (e *Engine) landed(c coming, bytes uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	g := c.get
+	g.busy = false
+	g.moved += bytes
+	if g.moved == uint64(len(g.to)) || g.channel.cause != nil {
+		e.endGet(c.number)
+	}
+	g.channel.notify()
+}
+
 // dropGets forgets gets that nobody wants any more. One of which a piece is being read stays until
 // that is over. It is called with mu held.
 func (e *Engine) dropGets(which func(*get) bool) {
@@ -105,7 +119,10 @@ func (e *Engine) asked(src int, h transport.Header, payload []byte) error {
 	if len(payload) != 16 {
 		return violation("a get that says %d bytes of itself", len(payload))
 	}
-	if _, err := e.endOf(src, h.Seq); err != nil {
+	e.mu.Lock()
+	_, err := e.endOf(src, h.Seq)
+	e.mu.Unlock()
+	if err != nil {
 		return err
 	}
 	number := binary.LittleEndian.Uint64(payload)
@@ -117,13 +134,13 @@ func (e *Engine) asked(src int, h transport.Header, payload []byte) error {
 	e.mu.Lock()
 	p := &e.peers[src]
 	p.serving++
-	flooded := p.serving > mostGets
+	flooded := p.serving > 2*mostGets // one is answered before it is counted so
 	e.mu.Unlock()
 	if flooded {
 		if m != nil {
 			e.Memories.let(m)
 		}
-		return violation("more than %d gets at once", mostGets)
+		return violation("%d gets at once, allowed are %d", 2*mostGets, mostGets)
 	}
 	p.served.do(func() { e.serve(src, number, m, h.Arg[1], bytes) })
 	return nil

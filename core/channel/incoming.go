@@ -34,7 +34,10 @@ func (e *Engine) Slot(src int, h transport.Header) ([]byte, error) {
 	if h.Flags == gotData {
 		return e.slotOfGet(src, h)
 	}
-	if _, err := e.endOf(src, h.Seq); err != nil {
+	e.mu.Lock()
+	_, err := e.endOf(src, h.Seq)
+	e.mu.Unlock()
+	if err != nil {
 		return nil, err
 	}
 	id, signals := h.Arg[0]&math.MaxUint32, h.Arg[0]>>32
@@ -44,6 +47,7 @@ func (e *Engine) Slot(src int, h transport.Header) ([]byte, error) {
 	}
 	e.peers[src].coming = coming{memory: m, signals: signals, end: h.Seq}
 	if m == nil {
+		e.peers[src].coming.signals = 0 // of a put with signals the peer sees both or none
 		e.lose(src, h.Seq, id)
 		return make([]byte, h.Bytes), nil // of no use to anybody
 	}
@@ -57,13 +61,7 @@ func (e *Engine) Arrived(src int, h transport.Header) error {
 		e.Memories.let(c.memory)
 	}
 	if c.get != nil {
-		e.mu.Lock()
-		c.get.busy = false
-		if c.get.moved += uint64(h.Bytes); c.get.moved == uint64(len(c.get.to)) {
-			e.endGet(c.number)
-		}
-		c.get.channel.notify()
-		e.mu.Unlock()
+		e.landed(c, uint64(h.Bytes))
 	}
 	if c.signals > 0 {
 		return e.arrived(src, c.end, c.signals)
@@ -78,10 +76,7 @@ func (e *Engine) Dropped(src int) {
 		e.Memories.let(c.memory)
 	}
 	if c.get != nil {
-		e.mu.Lock()
-		c.get.busy = false
-		c.get.channel.notify()
-		e.mu.Unlock()
+		e.landed(c, 0)
 	}
 }
 
@@ -92,10 +87,8 @@ func (e *Engine) take(src int) coming {
 	return c
 }
 
-// endOf returns this rank's end of a frame; nil: it has been closed.
+// endOf returns this rank's end of a frame; nil: it has been closed. It is called with mu held.
 func (e *Engine) endOf(src int, id uint64) (*Channel, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	c := e.ends[id]
 	if id == 0 || id > e.lastID || c != nil && c.peer != src {
 		return nil, violation("a frame for end %d, which was not opened to it", id)
@@ -105,19 +98,15 @@ func (e *Engine) endOf(src int, id uint64) (*Channel, error) {
 
 // arrived counts signals.
 func (e *Engine) arrived(src int, id, n uint64) error {
-	if n == 0 {
-		return violation("0 signals")
-	}
-	if _, err := e.endOf(src, id); err != nil {
-		return err
-	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	c := e.ends[id]
-	if c == nil {
-		return nil
-	}
-	if !c.end.Arrived(n) {
+	c, err := e.endOf(src, id)
+	switch {
+	case n == 0:
+		return violation("0 signals")
+	case c == nil:
+		return err
+	case !c.end.Arrived(n):
 		return violation("%d signals, with which they are more than 2^64 - 1", n)
 	}
 	c.notify()
@@ -135,6 +124,9 @@ func (e *Engine) lose(src int, id, memory uint64) {
 
 // Control takes a frame of the protocol, and reports whether a correct peer sends such.
 func (e *Engine) Control(src int, h transport.Header, payload []byte) error {
+	if n := e.peers[src].answers.Load(); n > mostAnswers {
+		return violation("it takes none of the %d answers to what it has asked", n)
+	}
 	switch h.Type {
 	case frameOpen:
 		return e.opened(src, h, payload)
@@ -143,9 +135,7 @@ func (e *Engine) Control(src int, h transport.Header, payload []byte) error {
 	case frameClosed:
 		return e.closeAnswered(src, h.Seq)
 	case frameDrop:
-		e.settle(func() {
-			e.tell(src, transport.Header{Type: frameDropped, Seq: h.Seq}, nil)
-		})
+		e.settle(func() { e.answer(src, transport.Header{Type: frameDropped, Seq: h.Seq}) })
 		return nil
 	case frameDropped:
 		return e.Memories.answered(h.Seq, src)
@@ -165,44 +155,29 @@ func (e *Engine) Control(src int, h transport.Header, payload []byte) error {
 
 // flushAsked takes a FLUSH: all frames before it are in place.
 func (e *Engine) flushAsked(src int, h transport.Header) error {
-	if _, err := e.endOf(src, h.Seq); err != nil {
-		return err
-	}
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	c := e.ends[h.Seq]
+	c, err := e.endOf(src, h.Seq)
 	if c == nil { // it was closed: the peer is told of that
-		return nil
+		e.mu.Unlock()
+		return err
 	}
 	// Its OPEN may come later: that is handled by another goroutine.
 	answer := transport.Header{Type: frameFlushed, Seq: h.Arg[1], Arg: [2]uint64{h.Arg[0], c.refused}}
 	c.refused = 0
-	if e.links.TrySend(src, answer) {
-		return nil
+	e.mu.Unlock()
+	if !e.links.TrySend(src, answer) {
+		e.answer(src, answer)
 	}
-	if c.answering >= mostGets {
-		return violation("it does not wait for the answers to its flushes")
-	}
-	c.answering++
-	e.peers[src].out.do(func() {
-		_ = e.links.Send(e.Context, src, answer) // the epoch is told of a link's end
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		c.answering--
-	})
 	return nil
 }
 
 // flushed takes the answer to a flush.
 func (e *Engine) flushed(src int, h transport.Header) error {
-	if _, err := e.endOf(src, h.Seq); err != nil {
-		return err
-	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	c := e.ends[h.Seq]
+	c, err := e.endOf(src, h.Seq)
 	if c == nil {
-		return nil
+		return err
 	}
 	if h.Arg[0] > c.flushes.begun {
 		return violation("it answers to flush %d, the last was %d", h.Arg[0], c.flushes.begun)

@@ -221,7 +221,7 @@ func (e *Engine) opened(src int, h transport.Header, payload []byte) error {
 
 // closedByPeer takes a CLOSE.
 func (e *Engine) closedByPeer(src int, id uint64) error {
-	answer := func() { e.tell(src, transport.Header{Type: frameClosed, Seq: id}, nil) }
+	answer := func() { e.answer(src, transport.Header{Type: frameClosed, Seq: id}) }
 	e.mu.Lock()
 	if c := e.theirs[end{src, id}]; c != nil {
 		delete(e.theirs, end{src, id})

@@ -47,6 +47,10 @@ func NewMemories(arenas *memory.Arenas) *Memories {
 		own: map[uint32]*Memory{}, all: map[*Memory]bool{}, secrets: map[uint64][]byte{}}
 }
 
+// tokenOf returns what stands in the word of memory that is registered. Whoever has imported memory
+// that is no more may find anything there, but not this: the word may be a part of other memory.
+func tokenOf(owner uint64, id uint32) uint64 { return (owner + uint64(id)) * 0x9e3779b97f4a7c15 }
+
 // Memory is a part of shareable memory: registered here, or imported from a peer.
 type Memory struct {
 	of     *Memories
@@ -65,13 +69,19 @@ type Memory struct {
 	release       func() // gives the owner's arena back; guarded by mapping
 
 	// Of what is registered here:
-	at      unsafe.Pointer
-	arena   *exec.Arena
-	alive   *uint64
-	busy    int          // frames that are read into it, and gets that are served; under Memories.mu
-	waiting map[int]bool // peers that have not answered DROP; under Memories.mu
-	ended   bool         // DROP was sent to all; under Memories.mu
-	freed   bool         // all was given back; under Memories.mu
+	at    unsafe.Pointer
+	arena *exec.Arena
+	alive *uint64
+	uses
+}
+
+// uses are what keeps memory from being given back; guarded by Memories.mu.
+type uses struct {
+	busy    int          // frames that are read into it, and gets that are served
+	waiting map[int]bool // peers that have not answered DROP
+	told    *Engine      // by which they were told
+	ended   bool         // DROP was sent to all
+	freed   bool         // all was given back
 }
 
 // Handle is the number by which callers in C name the memory.
@@ -82,6 +92,9 @@ func (m *Memory) Bytes() uint64 { return m.bytes }
 
 // memory returns what was registered here.
 func (m *Memory) memory() []byte { return unsafe.Slice((*byte)(m.at), m.bytes) }
+
+// Mapped is where it is mapped here; nil: it is not, or not yet.
+func (m *Memory) Mapped() unsafe.Pointer { return m.region.Base() }
 
 // Own reports whether it was registered here.
 func (m *Memory) Own() bool { return m.at != nil }
@@ -105,7 +118,7 @@ func (s *Memories) leave(e *Engine) {
 	}
 	var ended []*Memory
 	for _, m := range s.own {
-		if m.ended && len(m.waiting) > 0 {
+		if m.told == e && len(m.waiting) > 0 {
 			if m.bytes > 0 {
 				e.face.Retire(m.at, int64(m.bytes))
 			}
@@ -183,21 +196,22 @@ func (s *Memories) Register(p unsafe.Pointer, bytes uint64, access int) (m *Memo
 	if err != nil {
 		return nil, fault.Errorf(fault.ErrSystem, "%s: %v", call, err)
 	}
-	m = &Memory{of: s, owner: s.Owner, bytes: bytes, access: access, at: p, arena: arena,
-		alive: (*uint64)(word)}
-	if m.region, err = exec.NewRegion(s.Owner, bytes, access); err != nil {
+	s.mu.Lock()
+	s.lastID++
+	m = &Memory{of: s, id: s.lastID, owner: s.Owner, bytes: bytes, access: access, at: p,
+		arena: arena, alive: (*uint64)(word)}
+	s.mu.Unlock()
+	if m.region, err = exec.NewRegion(s.Owner, tokenOf(s.Owner, m.id), bytes, access); err != nil {
 		_ = arena.Free(word) // it has just been allocated
 		return nil, fault.Errorf(fault.ErrSystem, "%s: %v", call, err)
 	}
-	atomic.StoreUint64(m.alive, 1)
+	atomic.StoreUint64(m.alive, tokenOf(m.owner, m.id))
 	if bytes > 0 {
 		arena.Retire(p, int64(bytes))
 	}
 	m.region.Map(p, m.alive)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lastID++
-	m.id = s.lastID
 	s.own[m.id], s.all[m] = m, true
 	return m, nil
 }
@@ -233,7 +247,7 @@ func (s *Memories) Import(rank int, epoch uint32, b []byte) (*Memory, error) {
 	}
 	m := &Memory{of: s, id: h.id, owner: h.owner, bytes: h.bytes, access: int(h.access),
 		offset: h.offset, place: h.alive, rank: rank, epoch: epoch}
-	if m.region, err = exec.NewRegion(m.owner, m.bytes, m.access); err != nil {
+	if m.region, err = exec.NewRegion(m.owner, tokenOf(m.owner, m.id), m.bytes, m.access); err != nil {
 		return nil, fault.Errorf(fault.ErrSystem, "%s: %v", call, err)
 	}
 	if m.owner == s.Owner {
@@ -295,22 +309,12 @@ func (m *Memory) stale(call string) *fault.Error {
 		call)
 }
 
-// check returns why a call may not reach bytes of the memory over a channel.
+// check returns why a call may reach no such bytes of the memory, over whatever channel.
 func (m *Memory) check(c *Channel, call string, right int, offset, bytes uint64) error {
-	if err := m.usable(); err != nil {
+	switch {
+	case m.usable() != nil:
 		return c.errorf(fault.ErrInvalidHandle, call, "the memory has been deregistered, by its owner "+
 			"or here")
-	}
-	c.e.mu.Lock()
-	target := c.target
-	c.e.mu.Unlock()
-	switch {
-	case m.owner != target && m.owner == m.of.Owner:
-		return c.errorf(fault.ErrInvalidArgument, call, "the memory is this rank's own, and not the "+
-			"peer's")
-	case m.owner != target:
-		return c.errorf(fault.ErrInvalidArgument, call, "the memory is not the peer's: it was imported "+
-			"from rank %d, or by another communicator", m.rank)
 	case m.access&right == 0:
 		name := "GOCCL_REMOTE_WRITE"
 		if right == exec.RemoteRead {
@@ -322,6 +326,22 @@ func (m *Memory) check(c *Channel, call string, right int, offset, bytes uint64)
 			"has %d bytes", offset, bytes, m.bytes)
 	}
 	return nil
+}
+
+// checkOwner returns why a channel that has met its peer does not reach the memory.
+func (m *Memory) checkOwner(c *Channel, call string) error {
+	c.e.mu.Lock()
+	target := c.target
+	c.e.mu.Unlock()
+	switch {
+	case m.owner == target:
+		return nil
+	case m.owner == m.of.Owner:
+		return c.errorf(fault.ErrInvalidArgument, call, "the memory is this rank's own, and not the "+
+			"peer's")
+	}
+	return c.errorf(fault.ErrInvalidArgument, call, "the memory is not the peer's: it was imported "+
+		"from rank %d, or by another communicator", m.rank)
 }
 
 // Deregister ends what Register or Import has begun. It waits for nobody: callers that are in a
@@ -344,7 +364,7 @@ func (m *Memory) Deregister() {
 	s.mu.Lock()
 	m.busy++ // until it has settled here
 	if e != nil && s.engine == e {
-		m.waiting = e.dropped(m.id)
+		m.told, m.waiting = e, e.dropped(m.id)
 	}
 	m.ended = true
 	s.mu.Unlock()
@@ -395,8 +415,8 @@ func (s *Memories) free(m *Memory) {
 	s.Arenas.Release()
 }
 
-// DeregisterAll ends all that is registered and imported, of a communicator that has no epoch any
-// more.
+// DeregisterAll ends all that is registered and imported, of a communicator whose last epoch has
+// finished.
 func (s *Memories) DeregisterAll() {
 	s.mu.Lock()
 	all := slices.Collect(maps.Keys(s.all))

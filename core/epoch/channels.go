@@ -61,7 +61,7 @@ func (e *Epoch) OpenChannel(peer, tag int, kind string) (*channel.Channel, error
 // MapMemory returns where memory of a peer is mapped here.
 func (e *Epoch) MapMemory(m *channel.Memory) (unsafe.Pointer, error) {
 	rank, epoch := m.Rank()
-	if !m.Own() && epoch != e.number {
+	if m.Mapped() == nil && epoch != e.number {
 		return nil, fault.Errorf(fault.ErrRevoked, "memory_map: memory was imported in epoch %d, and "+
 			"this is epoch %d, in which ranks have other numbers: import it anew", epoch, e.number).
 			In(&e.Members)

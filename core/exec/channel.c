@@ -75,8 +75,9 @@ static uint8_t *place(const goccl_channel_end *end, uint64_t memory, uint64_t of
       offset > r->bytes - bytes)
     return NULL;
   uint8_t *base = __atomic_load_n(&r->base, __ATOMIC_ACQUIRE);
-  if (base == NULL || __atomic_load_n(r->alive, __ATOMIC_RELAXED) == 0) return NULL;
-  return base + offset;
+  if (base == NULL || __atomic_load_n(r->alive, __ATOMIC_SEQ_CST) != r->token) return NULL;
+  /* Of another communicator's it may be used again meanwhile: nobody waits for this caller. */
+  return __atomic_load_n(&r->handle, __ATOMIC_SEQ_CST) == memory ? base + offset : NULL;
 }
 
 int goccl_channel_copies(const goccl_channel_end *end) {

@@ -122,8 +122,8 @@ type Region struct {
 	Handle uint64
 }
 
-// NewRegion makes a region. Where it is mapped is told by Map.
-func NewRegion(owner, bytes uint64, access int) (*Region, error) {
+// NewRegion makes a region. The token is of no other memory ever. Map tells where the region lies.
+func NewRegion(owner, token, bytes uint64, access int) (*Region, error) {
 	r := &Region{}
 	var err error
 	r.index, r.Handle, err = regions.take(func(i uint32) bool {
@@ -134,14 +134,14 @@ func NewRegion(owner, bytes uint64, access int) (*Region, error) {
 	}
 	r.c = C.goccl_region_at(C.uint32_t(r.index))
 	r.c.owner, r.c.bytes, r.c.access = C.uint64_t(owner), C.uint64_t(bytes), C.uint32_t(access)
-	r.c.alive = nil
+	r.c.token, r.c.alive = C.uint64_t(token), nil
 	atomic.StorePointer((*unsafe.Pointer)(unsafe.Pointer(&r.c.base)), nil)
 	atomic.StoreUint64((*uint64)(&r.c.handle), r.Handle)
 	return r, nil
 }
 
-// Map tells where the region lies, and the word that its owner sets to 0 when it deregisters it.
-// It is called once.
+// Map tells where the region lies, and the word that has its token as long as its owner has it
+// registered: afterwards the word may be a part of anything. It is called once.
 func (r *Region) Map(base unsafe.Pointer, alive *uint64) {
 	r.c.alive = (*C.uint64_t)(unsafe.Pointer(alive))
 	atomic.StorePointer((*unsafe.Pointer)(unsafe.Pointer(&r.c.base)), base)
@@ -153,7 +153,9 @@ func (r *Region) Base() unsafe.Pointer {
 }
 
 // Alive tells whether the owner of a mapped region has it registered.
-func (r *Region) Alive() bool { return atomic.LoadUint64((*uint64)(r.c.alive)) != 0 }
+func (r *Region) Alive() bool {
+	return atomic.LoadUint64((*uint64)(r.c.alive)) == uint64(r.c.token)
+}
 
 // Close makes the handle invalid. A caller may still be where it led.
 func (r *Region) Close() { atomic.StoreUint64((*uint64)(&r.c.handle), 0) }

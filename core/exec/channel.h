@@ -23,12 +23,12 @@
  *   end.taken            CAS, acq_rel            acquire               nothing
  *   region.handle        Go, seq_cst             caller, seq_cst       the region's fields
  *   region.base          Go, release             caller, acquire       `alive`
- *   *region.alive        owner, seq_cst          callers, relaxed      nothing: it spares an error
- *                                                                      that comes too late
+ *   *region.alive        owner, seq_cst          callers, seq_cst      that it is registered
  *
- * A caller says that it is inside (lock, copying, taking), and then loads handles and the state.
- * Go stores a handle or a state, and then loads who is inside: one of the two sees the other. So
- * once Go has found nobody inside, no caller uses what the handle or the state led to. */
+ * A caller says that it is inside (lock, copying, taking), and then loads handles, the state and
+ * `alive`. Go stores one of these, and then loads who is inside: one of the two sees the other. So
+ * once Go has found nobody inside, no caller uses what they led to. For `alive` the owner stores,
+ * and sends a frame, upon which its peer loads who is inside. */
 
 /* Counts the signals of a channel. It lies in the arena of the end that waits for them. */
 typedef struct {
@@ -66,7 +66,8 @@ typedef struct {
   uint64_t owner;  /* whose it is */
   uint64_t bytes;
   uint8_t *base;         /* where it is mapped here; NULL: it is not, or not yet */
-  const uint64_t *alive; /* 0 once its owner has deregistered it */
+  const uint64_t *alive; /* `token` as long as its owner has it registered */
+  uint64_t token;        /* not 0, and of no other memory ever */
   uint32_t access;       /* GOCCL_REGION_... */
 } goccl_region;
 

@@ -89,7 +89,7 @@ func build(folder string) error {
 		compile(built.exampleC, "examples/c/allreduce.c"),
 	}
 	built.examples = map[string]string{}
-	for _, name := range []string{"messages", "shared_memory", "checkpoint", "elastic"} {
+	for _, name := range []string{"messages", "channels", "shared_memory", "checkpoint", "elastic"} {
 		built.examples[name] = at(name)
 		commands = append(commands, compile(at(name), "examples/c/"+name+".c"))
 	}
@@ -183,6 +183,8 @@ func TestExamplesInC(t *testing.T) {
 	}{
 		"messages": {[]string{"0", "1", "2"}, []string{`rank 0 has 1 from rank 2\n`,
 			`rank 0 has 102 from rank 2\n`, `rank 1 has 100 from rank 0\n`}, ""},
+		"channels": {[]string{"0", "1", "2"},
+			[]string{`rank 0 has the blocks of 3 ranks, by a memory channel\n`}, ""},
 		"shared_memory": {[]string{"0", "1", "2"}, []string{`rank 2: the sum is right, by \w+\n`}, ""},
 		"checkpoint": {[]string{"0", "1", "2"}, []string{`rank 1 goes on after 10 steps\n`,
 			`rank [01] has 102 of rank 2\n`}, ""},

@@ -203,7 +203,8 @@ func (r *Runtime) meet(ctx context.Context, config config.Completed, end *endpoi
 // address returns what this process publishes of itself, as others read it.
 func (r *Runtime) address(config config.Completed, end *endpoint.Endpoint) address.Address {
 	me := end.Address()
-	me.Forced, me.Net, me.CPUs = config.Transport, config.Net, cpus.Usable()
+	me.Forced, me.Net = config.Transport, config.Net
+	me.CPUs, me.CPUSet = cpus.Usable(), cpus.Allowed().Hash()
 	if domain := cpus.Domain(cpus.Sysfs, cpus.Allowed()); domain != nil {
 		me.Domain = domain[0] + 1
 	}

@@ -51,6 +51,7 @@ type Address struct {
 	Verbs        string
 	VerbsProblem string // why there is none, and what to do
 	CPUs         int    // that the process may use
+	CPUSet       int    // tells sets of CPUs that processes of a host may use apart; 0: unknown
 	Domain       int    // that these are in: its first CPU, plus 1; 0: several, or unknown
 	Mark         Mark
 	Life         int    // the descriptor of its life word, 0 where there is none

@@ -26,6 +26,7 @@ func (a *Address) Encode() (own, shared []byte, err error) {
 	own = binary.LittleEndian.AppendUint64(own, a.Mark.Value)
 	own = binary.LittleEndian.AppendUint16(own, uint16(a.Domain))
 	own = binary.LittleEndian.AppendUint32(own, uint32(a.Life))
+	own = binary.LittleEndian.AppendUint32(own, uint32(a.CPUSet))
 	var flags byte
 	if a.Unix != "" {
 		flags |= flagUnix
@@ -151,6 +152,7 @@ func (a *Address) decodeOwn(b []byte) error {
 	a.Mark.Value = r.Uint64()
 	a.Domain = int(r.Uint16())
 	a.Life = int(r.Uint32())
+	a.CPUSet = int(r.Uint32())
 	if a.Unix != "" {
 		a.Unix = a.Process.Socket()
 	}

@@ -110,7 +110,7 @@ func (p Peers) Places(forced string) []tune.Place {
 	all := make([]tune.Place, len(p))
 	for rank := range p {
 		a := &p[rank].Address
-		all[rank] = tune.Place{Host: a.Host, CPUs: a.CPUs, Domain: a.Domain,
+		all[rank] = tune.Place{Host: a.Host, CPUs: a.CPUs, CPUSet: a.CPUSet, Domain: a.Domain,
 			Memory: a.Memory(forced), Fabric: a.Fabric(forced)}
 	}
 	return all

@@ -6,6 +6,7 @@ import "slices"
 type Place struct {
 	Host   string
 	CPUs   int // that its process may use
+	CPUSet int // tells sets of CPUs that processes of a host may use apart; 0: unknown
 	Domain int // of the host's CPUs, that these are in; 0: several, or unknown
 	// Memory names what shares memory: the places with the same name. "" shares it with none.
 	Memory string
@@ -85,15 +86,25 @@ func perHost(places []Place) int {
 	return each
 }
 
-// Oversubscribed returns the hosts whose ranks outnumber the CPUs that one of them may use.
+// Oversubscribed returns the hosts where some ranks outnumber the CPUs that they may use. Ranks
+// with different sets of CPUs, as launchers give them, are taken to share none.
 func Oversubscribed(places []Place) map[string]bool {
-	ranks := map[string]int{}
+	type set struct {
+		host string
+		cpus int
+	}
+	all, sharing := map[string]int{}, map[set]int{}
 	for _, p := range places {
-		ranks[p.Host]++
+		all[p.Host]++
+		sharing[set{p.Host, p.CPUSet}]++
 	}
 	hosts := map[string]bool{}
 	for _, p := range places {
-		if ranks[p.Host] > p.CPUs {
+		ranks := all[p.Host]
+		if p.CPUSet != 0 {
+			ranks = sharing[set{p.Host, p.CPUSet}] + sharing[set{p.Host, 0}]
+		}
+		if ranks > p.CPUs {
 			hosts[p.Host] = true
 		}
 	}

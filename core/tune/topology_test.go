@@ -8,7 +8,10 @@ import (
 )
 
 func TestOversubscribed(t *testing.T) {
-	at := func(host string, cpus int) Place { return Place{Host: host, CPUs: cpus} }
+	bound := func(host string, cpus, set int) Place {
+		return Place{Host: host, CPUs: cpus, CPUSet: set}
+	}
+	at := func(host string, cpus int) Place { return bound(host, cpus, 0) }
 	for _, c := range []struct {
 		places []Place
 		want   map[string]bool
@@ -16,6 +19,11 @@ func TestOversubscribed(t *testing.T) {
 		{[]Place{at("a", 2), at("a", 2)}, map[string]bool{}},
 		{[]Place{at("a", 2), at("a", 1)}, map[string]bool{"a": true}}, // one has a quota of its own
 		{[]Place{at("a", 2), at("b", 1), at("a", 2), at("b", 1)}, map[string]bool{"b": true}},
+		{[]Place{bound("a", 1, 1), bound("a", 1, 2)}, map[string]bool{}}, // each to a CPU of its own
+		{[]Place{bound("a", 2, 1), bound("a", 2, 1), bound("a", 2, 2)}, map[string]bool{}},
+		{[]Place{bound("a", 1, 1), bound("a", 1, 2), bound("a", 1, 2)}, map[string]bool{"a": true}},
+		{[]Place{bound("a", 1, 1), bound("b", 1, 1)}, map[string]bool{}},
+		{[]Place{bound("a", 1, 1), at("a", 8)}, map[string]bool{"a": true}}, // it may be the same CPU
 	} {
 		if got := Oversubscribed(c.places); !maps.Equal(got, c.want) {
 			t.Errorf("%v: %v", c.places, got)

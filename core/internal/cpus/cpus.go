@@ -6,6 +6,7 @@
 package cpus
 
 import (
+	"hash/fnv"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,6 +31,16 @@ type List []int
 
 // String is the list as the kernel writes it.
 func (l List) String() string { return printable.Ranges(l) }
+
+// Hash tells lists apart: it is 0 of none, and never else.
+func (l List) Hash() int {
+	if len(l) == 0 {
+		return 0
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(l.String())) // it never fails
+	return int(h.Sum32() | 1)
+}
 
 // parse reads a list such as "0-7,64-71". nil: it cannot be read, or is empty.
 func parse(text string) (l List) {

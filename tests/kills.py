@@ -74,6 +74,14 @@ class Config(ctypes.Structure):
     )
 
 
+class ChannelConfig(ctypes.Structure):
+    _fields_ = (("struct_size", ctypes.c_size_t), ("kind", ctypes.c_char_p))
+
+
+def memories_at(memories: Any, rank: int) -> ctypes.c_uint64:
+    return ctypes.c_uint64(memories[rank])
+
+
 class Member(ctypes.Structure):
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
@@ -142,7 +150,7 @@ class Death:
     delays: dict[int, float]
 
 
-WHENS = ("before", "idle", "in", "recover", "recover", "after", "agree", "grow", "shrink")
+WHENS = ("before", "idle", "in", "put", "recover", "recover", "after", "agree", "grow", "shrink")
 HOWS = ("kill", "kill", "segv", "exit")
 
 
@@ -178,12 +186,12 @@ def death(plan: Plan, key: str, size: int, newcomers: int) -> Death | None:
 
 
 def action(plan: Plan, key: str, step: int, d: Death | None) -> str:
-    if d and d.step == step and d.when in ("in", "agree", "grow", "shrink"):
-        return {"in": "large"}.get(d.when, d.when)
+    if d and d.step == step and d.when in ("in", "put", "agree", "grow", "shrink"):
+        return {"in": "large", "put": "channels"}.get(d.when, d.when)
     draw = random.Random(f"{plan.seed} {key} {step}")
     return draw.choices(
-        ["tiny", "small", "middle", "large", "several", "agree", "grow", "shrink"],
-        [8, 4, 3, 3, 3, 2, 3, 0.7],
+        ["tiny", "small", "middle", "large", "several", "channels", "agree", "grow", "shrink"],
+        [8, 4, 3, 3, 3, 3, 2, 3, 0.7],
     )[0]
 
 
@@ -444,6 +452,51 @@ class Process:
             self.call("work_free", work)
         if failed:
             raise failed
+
+    def channels(self) -> None:
+        """Each member puts to the next one, and reads back what it has put, over new channels."""
+        count = PERIOD * zlib.crc32(f"{self.key} {self.step} put".encode()) % (1 << 18) + PERIOD
+        count -= count % PERIOD
+        size, here = ctypes.c_uint64(4 * count), self.rank
+        after, before = (here + 1) % len(self.members), (here - 1) % len(self.members)
+        address = ctypes.c_void_p()
+        self.call("mem_alloc", ctypes.byref(address), ctypes.c_size_t(4 * count))
+        board = (ctypes.c_char * (4 * count)).from_address(address.value or 0)
+        own, back = (ctypes.create_string_buffer(4 * count) for _ in range(2))
+        self.fill(own, count, 0)
+        mine, memories = ctypes.c_uint64(), (ctypes.c_uint64 * len(self.members))()
+        to, come = ctypes.c_uint64(), ctypes.c_uint64()
+        kind = ChannelConfig(ctypes.sizeof(ChannelConfig), [None, b"port"][self.step % 2])
+        try:
+            self.call("memory_register", self.comm, address, size, 3, ctypes.byref(mine))
+            self.call("memory_exchange", self.comm, mine, memories)
+            config = None if here == after else ctypes.byref(kind)
+            for end, peer, tag in (to, after, here), (come, before, before):
+                if end is to or here != after:
+                    self.call("channel_open", self.comm, peer, tag, config, ctypes.byref(end))
+            if here == after:
+                come = to
+            self.dies_soon(self.is_to_die("put"))
+            one, none, timeout = ctypes.c_uint64(1), ctypes.c_uint64(), ctypes.c_int64(0)
+            self.call("channel_put_signal", to, memories_at(memories, after), none, own, size, one)
+            self.call("channel_wait", come, one, timeout)
+            theirs = share(self.members[before], self.key, self.step, 0)
+            want = struct.pack(f"{PERIOD}f", *theirs) * (count // PERIOD)
+            if board.raw != want:
+                raise AssertionError(f"epoch {self.key} step {self.step}: what was put is wrong")
+            self.call("channel_get", to, back, memories_at(memories, after), none, size)
+            self.call("channel_flush", to, timeout)
+            if back.raw != own.raw:
+                raise AssertionError(f"epoch {self.key} step {self.step}: what was got is wrong")
+            # The peer closes its end once it knows that this rank has read.
+            self.call("channel_signal", to, one)
+            self.call("channel_wait", come, one, timeout)
+        finally:
+            for end in {to.value, come.value} - {0}:
+                self.library.goccl_channel_close(ctypes.c_uint64(end))
+            for memory in {mine.value, *memories} - {0}:
+                self.library.goccl_memory_deregister(ctypes.c_uint64(memory))
+            self.library.goccl_mem_free(address)
 
     def agree(self) -> None:
         self.dies_soon(self.is_to_die("agree"))

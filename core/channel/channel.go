@@ -462,25 +462,18 @@ func (c *Channel) sendSignals(call string, n uint64, l *limit) error {
 // post sends a frame to the peer.
 func (c *Channel) post(call string, h transport.Header, l *limit, payload ...[]byte) error {
 	e := c.e
+	// A peer may have taken it and gone since: that is no error of this call.
 	if e.links.TrySend(c.peer, h, payload...) {
-		return c.check(call)
+		return nil
 	}
 	ctx := work.WithDeadline(e.Context, l.until)
 	defer ctx.End()
 	err := e.links.Send(ctx, c.peer, h, payload...)
 	if err == nil {
-		return c.check(call)
+		return nil
 	}
 	if c.end.State() < exec.ChannelEnded && e.Context.Err() == nil && context.Cause(ctx) != nil {
 		return c.late(call, l.most, "the peer takes nothing in")
 	}
 	return c.ended(call, e.lost(c.peer, err))
-}
-
-// check returns why the channel has ended, if it has: TrySend tells nothing of a link that is gone.
-func (c *Channel) check(call string) error {
-	if c.end.State() < exec.ChannelEnded {
-		return nil
-	}
-	return c.ended(call, c.e.causeOf(c))
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/memory"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -80,6 +81,8 @@ type Engine struct {
 	Config
 	face  Face
 	links Links // set before the first frame is handled
+
+	images memory.Images // of memory that is got
 
 	mu       sync.Mutex // guards what follows
 	lastID   uint64     // of ends

@@ -64,11 +64,18 @@ func (c *Channel) request(m *Memory, offset uint64, to []byte, l *limit) error {
 	return nil
 }
 
-// endGet forgets a get. It is called with mu held.
+// endGet ends a get for which a flush need not wait. It is called with mu held.
 func (e *Engine) endGet(number uint64) {
 	if g := e.gets[number]; g != nil {
-		delete(e.gets, number)
 		g.channel.gets.ended++
+		e.dropGet(number)
+	}
+}
+
+// dropGet forgets a get. It is called with mu held.
+func (e *Engine) dropGet(number uint64) {
+	if g := e.gets[number]; g != nil {
+		delete(e.gets, number)
 		e.peers[g.channel.peer].asking--
 	}
 }
@@ -81,8 +88,11 @@ func (e *Engine) landed(c coming, bytes uint64) {
 	g := c.get
 	g.busy = false
 	g.moved += bytes
-	if g.moved == uint64(len(g.to)) || g.channel.cause != nil {
+	switch {
+	case g.moved == uint64(len(g.to)):
 		e.endGet(c.number)
+	case g.channel.cause != nil:
+		e.dropGet(c.number)
 	}
 	g.channel.notify()
 }
@@ -92,7 +102,7 @@ func (e *Engine) landed(c coming, bytes uint64) {
 func (e *Engine) dropGets(which func(*get) bool) {
 	for number, g := range e.gets {
 		if which(g) && !g.busy {
-			e.endGet(number)
+			e.dropGet(number)
 		}
 	}
 }
@@ -162,13 +172,24 @@ func (e *Engine) serve(src int, number uint64, m *Memory, offset, bytes uint64) 
 	defer e.Memories.let(m)
 	from := m.memory()[offset:][:bytes]
 	for moved := 0; moved < len(from); {
-		n := min(len(from)-moved, pieceMost)
+		piece := from[moved:][:min(len(from)-moved, pieceMost)]
 		h := transport.Header{Type: transport.Data, Flags: gotData, Seq: number,
 			Arg: [2]uint64{uint64(moved)}}
-		if e.links.Send(ctx, src, h, from[moved:][:n]) != nil {
+		if moved += len(piece); moved == len(from) {
+			// Memory that is deregistered may be freed at once, and is no answer then. What is copied
+			// before that is.
+			last := e.images.Take(len(piece))
+			defer e.images.Give(&last)
+			copy(last, piece)
+			piece = last
+			if m.closed.Load() {
+				_ = e.links.Send(ctx, src, transport.Header{Type: frameNoGet, Seq: number})
+				return
+			}
+		}
+		if e.links.Send(ctx, src, h, piece) != nil {
 			return
 		}
-		moved += n
 	}
 }
 

@@ -140,6 +140,10 @@ static int carry(uint64_t channel, uint64_t memory, uint64_t offset, uint8_t *to
       done = copy(end, to, from, bytes);
     else if (bytes > 0)
       memcpy(to, from, bytes);
+    /* Memory that is deregistered may be freed at once: what was got may be anything then. */
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    if (from == there && place(end, memory, offset, bytes, GOCCL_REGION_READ) == NULL)
+      done = GOCCL_CHANNEL_GO;
     if (done == GOCCL_CHANNEL_DONE && signals > 0) {
       if (!shortly) lock(end);
       done = send_signals(end, signals);

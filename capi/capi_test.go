@@ -83,7 +83,8 @@ func build(folder string) error {
 	commands := [][]string{
 		goBuild("./capi", built.library, "-buildmode="+mode, script),
 		goBuild("./examples/go/allreduce", built.exampleGo),
-		compile(built.abi, "capi/testdata/abi.c", "capi/testdata/async.c", "capi/testdata/lists.c"),
+		compile(built.abi, "capi/testdata/abi.c", "capi/testdata/async.c", "capi/testdata/lists.c",
+			"capi/testdata/channels.c"),
 		compile(built.signals, "capi/testdata/signals.c"),
 		{compiler, "-O", "-fPIC", "-shared", "capi/testdata/malloc.c", "-o", built.malloc},
 		compile(built.exampleC, "examples/c/allreduce.c"),

@@ -2346,7 +2346,11 @@ int main(int argc, char **argv) {
                {"async_init", test_async_init},
                {"async_refused", test_async_refused},
                {"async_end", test_async_end},
-               {"async_freed", test_async_freed}};
+               {"async_freed", test_async_freed},
+               {"channels", test_channels},
+               {"channels_at_once", test_channels_at_once},
+               {"channels_refused", test_channels_refused},
+               {"channels_forked", test_channels_forked}};
   if (argc == 2 && strcmp(argv[1], "id") == 0) {
     print_id();
     return 0;

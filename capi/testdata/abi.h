@@ -47,4 +47,10 @@ void test_several(void);
 void test_timeouts(void);
 void test_structs(void);
 
+/* Of channels.c: */
+void test_channels(void);
+void test_channels_at_once(void);
+void test_channels_refused(void);
+void test_channels_forked(void);
+
 #endif /* ABI_H */

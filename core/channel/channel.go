@@ -61,9 +61,8 @@ type Channel struct {
 	semaphore unsafe.Pointer
 
 	// Under Engine.mu:
-	met      bool
-	theirs   uint64        // the peer's id, once met
-	target   uint64        // Owner of the memory that it reaches, once met
+	joined
+	sent     uint64        // signals, of a port channel
 	cause    *fault.Error  // why it has ended
 	attended bool          // the reader reads for it, though nobody waits
 	closed   bool          // by its user
@@ -73,6 +72,14 @@ type Channel struct {
 	refused  uint64        // memory that was no more when the peer put to it last; 0: none
 	gets     counted       // and those that are here
 	wait     chan struct{} // closed at the next change of these; nil: nobody waits
+}
+
+// joined is what an end knows of its peer's once they have met.
+type joined struct {
+	met      bool
+	theirs   uint64 // the peer's id
+	oneSided bool   // a port channel whose peer may signal by memory
+	target   uint64 // Owner of the memory that it reaches
 }
 
 // counted is what has begun, and ends in order.
@@ -195,7 +202,7 @@ func (c *Channel) PutFrom(
 		case port:
 			return c.send(call, m, offset, unsafe.Slice((*byte)(src), bytes), signals, &l)
 		case c.full(signals):
-			return c.overflow(call, signals)
+			return c.overflow(call, signals, c.end.Sent())
 		}
 	}
 }
@@ -242,21 +249,36 @@ func (c *Channel) Signal(n uint64) error {
 		case err != nil:
 			return err
 		case port:
-			return c.sendSignals(call, n, &l)
+			theirs, err := c.count(call, n)
+			if err != nil {
+				return err
+			}
+			return c.sendSignals(call, theirs, n, &l)
 		case c.full(n):
-			return c.overflow(call, n)
+			return c.overflow(call, n, c.end.Sent())
 		}
 	}
 }
 
-// full reports whether signals do not fit the count any more.
+// count counts signals that are to be sent over the link, and returns the peer's end.
+func (c *Channel) count(call string, n uint64) (theirs uint64, err error) {
+	c.e.mu.Lock()
+	defer c.e.mu.Unlock()
+	if n > math.MaxUint64-c.sent {
+		return 0, c.overflow(call, n, c.sent)
+	}
+	c.sent += n
+	return c.theirs, nil
+}
+
+// full reports whether signals do not fit the count of a memory channel any more.
 func (c *Channel) full(n uint64) bool {
 	return c.end.State() == exec.ChannelMemory && n > math.MaxUint64-c.end.Sent()
 }
 
-func (c *Channel) overflow(call string, n uint64) error {
+func (c *Channel) overflow(call string, n, sent uint64) error {
 	return c.errorf(fault.ErrInvalidArgument, call, "n is %d, and %d signals were sent: a channel "+
-		"has at most 2^64 - 1 in its life", n, c.end.Sent())
+		"has at most 2^64 - 1 in its life", n, sent)
 }
 
 // prepare finds out why C has not carried a copy. It returns an error, or what is to be done: to
@@ -275,7 +297,11 @@ func (c *Channel) prepare(
 		return false, err
 	}
 	if !port {
-		if err := c.e.resolve(m, c.peer); err != nil {
+		err := c.e.resolve(m, c.peer)
+		if err != nil && c.end.State() >= exec.ChannelEnded { // the epoch is over, and maps nothing
+			return false, c.ended(call, c.e.causeOf(c))
+		}
+		if err != nil {
 			return false, c.errorf(err.Kind, call, "%s", err.Text)
 		}
 	}
@@ -429,9 +455,10 @@ func (c *Channel) Close() { c.e.closeChannel(c) }
 func (c *Channel) send(
 	call string, m *Memory, offset uint64, src []byte, signals uint64, l *limit,
 ) error {
-	c.e.mu.Lock()
-	theirs := c.theirs
-	c.e.mu.Unlock()
+	theirs, err := c.count(call, signals)
+	if err != nil {
+		return err
+	}
 	for len(src) > 0 {
 		n := min(len(src), pieceMost)
 		h := transport.Header{Type: transport.Data, Flags: putData, Seq: theirs,
@@ -448,13 +475,11 @@ func (c *Channel) send(
 	if signals == 0 {
 		return nil
 	}
-	return c.sendSignals(call, signals, l)
+	return c.sendSignals(call, theirs, signals, l)
 }
 
-func (c *Channel) sendSignals(call string, n uint64, l *limit) error {
-	c.e.mu.Lock()
-	theirs := c.theirs
-	c.e.mu.Unlock()
+// sendSignals sends signals that are counted.
+func (c *Channel) sendSignals(call string, theirs, n uint64, l *limit) error {
 	h := transport.Header{Type: frameSignal, Seq: theirs, Arg: [2]uint64{n}}
 	return c.post(call, h, l)
 }

@@ -48,7 +48,6 @@ func (e *Engine) lost(rank int, err error) *fault.Error {
 
 // closeChannel ends a channel for its user.
 func (e *Engine) closeChannel(c *Channel) {
-	c.end.Close()
 	e.mu.Lock()
 	if c.closed {
 		e.mu.Unlock()
@@ -56,6 +55,7 @@ func (e *Engine) closeChannel(c *Channel) {
 	}
 	c.closed = true
 	e.endHeld(c, fault.Errorf(fault.ErrAborted, "it was closed on this rank").In(e.Members))
+	c.end.Close() // behind the cause, which callers tell
 	q := e.queue(c)
 	if q.open == c {
 		q.open = nil
@@ -76,7 +76,7 @@ func (e *Engine) closeChannel(c *Channel) {
 	e.kick()
 	e.awaitPieces(c)
 	if over { // Free has given the rest back, or is about to
-		quiet(c, true)
+		quiet(c)
 		c.end.Free()
 		return
 	}
@@ -112,6 +112,7 @@ func (e *Engine) release(c *Channel) {
 	ready := c.closed && c.acked && e.ends[c.id] == c
 	if ready {
 		delete(e.ends, c.id)
+		e.releases.Add(1) // Free has not begun: it takes all ends
 	}
 	e.mu.Unlock()
 	if !ready {
@@ -119,9 +120,10 @@ func (e *Engine) release(c *Channel) {
 	}
 	c.end.Leave()
 	drain := func() {
-		quiet(c, true)
+		quiet(c)
 		e.free(c, false)
 		c.end.Free()
+		e.releases.Done()
 	}
 	if c.end.Copies() || c.end.Takes() {
 		e.Spawn(drain)
@@ -138,10 +140,9 @@ func (e *Engine) free(c *Channel, retire bool) {
 	_ = e.arena.Free(c.semaphore) // it fails only for what was not allocated
 }
 
-// quiet waits until no caller is in a copy; with takers, until none takes signals, either. Callers
-// must have been told to leave.
-func quiet(c *Channel, takers bool) {
-	for since := exec.Now(); c.end.Copies() || takers && c.end.Takes(); exec.AwaitCaller(since) {
+// quiet waits until no caller is in a copy or takes signals. They must have been told to leave.
+func quiet(c *Channel) {
+	for since := exec.Now(); c.end.Copies() || c.end.Takes(); exec.AwaitCaller(since) {
 	}
 }
 
@@ -154,7 +155,7 @@ func (e *Engine) Depart(rank int, cause *fault.Error) {
 			e.endHeld(c, cause)
 		}
 	}
-	e.dropGets(func(g *get) bool { return g.channel.peer == rank })
+	e.endGets(func(g *get) bool { return g.channel.peer == rank })
 	e.mu.Unlock()
 	e.kick()
 }
@@ -168,7 +169,7 @@ func (e *Engine) Fail(cause *fault.Error) {
 	for _, c := range e.ends {
 		e.endHeld(c, cause)
 	}
-	e.dropGets(func(*get) bool { return true })
+	e.endGets(func(*get) bool { return true })
 	e.mu.Unlock()
 	e.kick()
 }
@@ -186,7 +187,7 @@ func (e *Engine) Free() {
 		c.end.Leave()
 	}
 	for _, c := range all {
-		quiet(c, true)
+		quiet(c)
 		e.mu.Lock()
 		closed, acked := c.closed, c.acked || c.peer == e.Rank
 		e.mu.Unlock()
@@ -195,6 +196,7 @@ func (e *Engine) Free() {
 			c.end.Free()
 		}
 	}
+	e.releases.Wait()
 	if e.arena != nil {
 		e.Memories.Arenas.Release()
 	}

@@ -21,9 +21,8 @@ const (
 	MostChannels = 1 << 16
 	// mostGets is how many gets of a peer wait at most to be answered.
 	mostGets = 1024
-	// mostAnswers is how many answers to a peer wait at most: more than there can be where it waits
-	// for them.
-	mostAnswers = 4 * MostChannels
+	// mostAnswers is how many answers to a peer wait at most: as many as it may ask for by turns.
+	mostAnswers = MostChannels + MostMemories
 )
 
 // Face is what an engine asks of its epoch. The methods may be called from any goroutine that does
@@ -82,7 +81,8 @@ type Engine struct {
 	face  Face
 	links Links // set before the first frame is handled
 
-	images memory.Images // of memory that is got
+	images   memory.Images  // of memory that is got
+	releases sync.WaitGroup // of ends, that use the arena
 
 	mu       sync.Mutex // guards what follows
 	lastID   uint64     // of ends
@@ -121,6 +121,7 @@ type opened struct {
 	id        uint64
 	owner     uint64 // of the memory that its channel puts for
 	semaphore uint64 // its place in the peer's arena
+	port      bool   // the channel is to be a port channel
 	closed    bool
 }
 
@@ -155,7 +156,7 @@ func (e *Engine) UseLinks(l Links) {
 	e.Memories.use(e)
 }
 
-// settle calls f once no caller is in a copy that began before.
+// settle calls f once no caller is in a copy that began before. Others may begin meanwhile.
 func (e *Engine) settle(f func()) {
 	e.mu.Lock()
 	var busy []*Channel
@@ -171,7 +172,7 @@ func (e *Engine) settle(f func()) {
 	}
 	e.Spawn(func() {
 		for _, c := range busy {
-			quiet(c, false)
+			c.end.Settle()
 		}
 		f()
 	})
@@ -216,22 +217,30 @@ func (e *Engine) Map(m *Memory, rank int) (unsafe.Pointer, error) {
 
 // tell sends a control frame, in order, without waiting. It may be called with mu held.
 func (e *Engine) tell(rank int, h transport.Header, payload []byte) {
-	e.peers[rank].out.do(func() {
-		err := e.links.Send(e.Context, rank, h, payload)
-		if err == nil || e.Context.Err() != nil || errors.Is(err, transport.ErrPeerLeft) ||
-			errors.Is(err, transport.ErrPeerDown) {
-			return // the epoch is told of these
-		}
-		e.face.Fail(e.face.PeerError(rank, err))
-	})
+	e.peers[rank].out.do(func() { e.sendControl(rank, h, payload) })
 }
 
-// answer is tell for what a peer has asked for. Where it takes none in, Control refuses more.
-func (e *Engine) answer(rank int, h transport.Header) {
+// sendControl sends a control frame. It runs in the peer's outbox.
+func (e *Engine) sendControl(rank int, h transport.Header, payload []byte) {
+	err := e.links.Send(e.Context, rank, h, payload)
+	if err == nil || e.Context.Err() != nil || errors.Is(err, transport.ErrPeerLeft) ||
+		errors.Is(err, transport.ErrPeerDown) {
+		return // the epoch is told of these
+	}
+	e.face.Fail(e.face.PeerError(rank, err))
+}
+
+// answer returns what tells a peer what it has asked for. Where it takes no answers in, Control
+// takes no more of it.
+func (e *Engine) answer(rank int, h transport.Header) func() {
 	p := &e.peers[rank]
 	p.answers.Add(1)
-	e.tell(rank, h, nil)
-	p.out.do(func() { p.answers.Add(-1) })
+	return func() {
+		p.out.do(func() {
+			e.sendControl(rank, h, nil)
+			p.answers.Add(-1)
+		})
+	}
 }
 
 // kick has the thread that reads the links look at what it waits for.

@@ -8,8 +8,8 @@ import (
 const (
 	// Handled in order, each on the goroutine of its link.
 
-	// Seq: the sender's id of its end; Arg[0]: tag; Arg[1]: where its semaphore lies in its arena;
-	// payload: the Owner of the sender's memory.
+	// Seq: the sender's id of its end; Flags: openPort, or 0; Arg[0]: tag; Arg[1]: where its semaphore
+	// lies in its arena; payload: the Owner of the sender's memory.
 	frameOpen    = transport.ControlBase + 64 + iota
 	frameClose   // Seq: the sender's id of its end
 	frameClosed  // Seq: the receiver's id of an end that nobody stores to any more
@@ -29,6 +29,10 @@ const (
 	frameFlushed                     // Arg: the same; of memory that was no more when a put came, or 0
 	quickEnd
 )
+
+// openPort in Flags of an OPEN makes the channel a port channel on both sides: a port channel's
+// waiters read links, and hear no bell.
+const openPort = 1
 
 // What Flags of a Data frame say.
 const (

@@ -15,6 +15,7 @@ type get struct {
 	to      []byte
 	moved   uint64
 	busy    bool // a piece is being read into to
+	over    bool // nobody wants it any more: what comes goes nowhere
 }
 
 // request asks for memory of the peer over the link.
@@ -57,7 +58,12 @@ func (c *Channel) request(m *Memory, offset uint64, to []byte, l *limit) error {
 	about = binary.LittleEndian.AppendUint64(about, uint64(len(to)))
 	if err := c.post(call, h, l, about); err != nil {
 		e.mu.Lock()
-		e.endGet(number)
+		if g := e.gets[number]; g != nil {
+			g.over = true
+			if !g.busy {
+				e.endGet(number)
+			}
+		}
 		e.mu.Unlock()
 		return err
 	}
@@ -80,31 +86,37 @@ func (e *Engine) dropGet(number uint64) {
 	}
 }
 
-// landed tells that a piece of a get is in place, or will not be. What nobody wants any more is
-// forgotten: a channel that has ended has no use for the rest.
-func (e *Engine) landed(c coming, bytes uint64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	g := c.get
-	g.busy = false
-	g.moved += bytes
-	switch {
-	case g.moved == uint64(len(g.to)):
-		e.endGet(c.number)
-	case g.channel.cause != nil:
-		e.dropGet(c.number)
+// dropGets lets gets go that nobody wants any more. The peer answers them all the same: until then
+// they count as asked for. It is called with mu held.
+func (e *Engine) dropGets(which func(*get) bool) {
+	for _, g := range e.gets {
+		g.over = g.over || which(g)
 	}
-	g.channel.notify()
 }
 
-// dropGets forgets gets that nobody wants any more. One of which a piece is being read stays until
-// that is over. It is called with mu held.
-func (e *Engine) dropGets(which func(*get) bool) {
+// endGets is dropGets for those that are not answered any more.
+func (e *Engine) endGets(which func(*get) bool) {
+	e.dropGets(which)
 	for number, g := range e.gets {
 		if which(g) && !g.busy {
 			e.dropGet(number)
 		}
 	}
+}
+
+// pieceOver tells that a piece of a get, of so many bytes, is not read any more.
+func (e *Engine) pieceOver(number uint64, g *get, bytes uint32) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	g.busy = false
+	g.moved += uint64(bytes)
+	switch {
+	case g.moved == uint64(len(g.to)):
+		e.endGet(number)
+	case e.failure != nil || e.gone[g.channel.peer] != nil:
+		e.dropGet(number)
+	}
+	g.channel.notify()
 }
 
 // noGet takes the answer to a get whose memory is no more.
@@ -115,7 +127,9 @@ func (e *Engine) noGet(src int, number uint64) error {
 	if number == 0 || number > e.lastGet || g != nil && g.channel.peer != src {
 		return violation("it has no memory for get %d", number)
 	}
-	if g != nil {
+	if g != nil && g.over {
+		e.endGet(number)
+	} else if g != nil {
 		g.channel.lost = g.channel.errorf(fault.ErrInvalidHandle, "flush", "what was to be got is not "+
 			"here: its owner had deregistered the memory")
 		e.endGet(number)
@@ -207,7 +221,10 @@ func (e *Engine) slotOfGet(src int, h transport.Header) ([]byte, error) {
 		return nil, violation("%d bytes from %d on of get %d, which did not ask for them", h.Bytes,
 			h.Arg[0], h.Seq)
 	}
-	g.busy = true
 	e.peers[src].coming = coming{get: g, number: h.Seq}
+	if g.over {
+		return make([]byte, h.Bytes), nil
+	}
+	g.busy = true
 	return g.to[g.moved:][:h.Bytes], nil
 }

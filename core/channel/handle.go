@@ -23,7 +23,7 @@ type handle struct {
 	group  uint64 // whose secret seals it
 	offset uint64 // in the owner's arena
 	bytes  uint64
-	alive  uint64 // place of the word that the owner sets to 0, likewise
+	alive  uint64 // place of the word that tells whether it is registered, likewise
 }
 
 const (

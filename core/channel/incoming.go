@@ -61,7 +61,7 @@ func (e *Engine) Arrived(src int, h transport.Header) error {
 		e.Memories.let(c.memory)
 	}
 	if c.get != nil {
-		e.landed(c, uint64(h.Bytes))
+		e.pieceOver(c.number, c.get, h.Bytes)
 	}
 	if c.signals > 0 {
 		return e.arrived(src, c.end, c.signals)
@@ -76,7 +76,7 @@ func (e *Engine) Dropped(src int) {
 		e.Memories.let(c.memory)
 	}
 	if c.get != nil {
-		e.landed(c, 0)
+		e.pieceOver(c.number, c.get, 0)
 	}
 }
 
@@ -135,10 +135,10 @@ func (e *Engine) Control(src int, h transport.Header, payload []byte) error {
 	case frameClosed:
 		return e.closeAnswered(src, h.Seq)
 	case frameDrop:
-		e.settle(func() { e.answer(src, transport.Header{Type: frameDropped, Seq: h.Seq}) })
+		e.settle(e.answer(src, transport.Header{Type: frameDropped, Seq: h.Seq}))
 		return nil
 	case frameDropped:
-		return e.Memories.answered(h.Seq, src)
+		return e.Memories.answered(e, h.Seq, src)
 	case frameSignal:
 		return e.arrived(src, h.Seq, h.Arg[0])
 	case frameGet:
@@ -166,7 +166,7 @@ func (e *Engine) flushAsked(src int, h transport.Header) error {
 	c.refused = 0
 	e.mu.Unlock()
 	if !e.links.TrySend(src, answer) {
-		e.answer(src, answer)
+		e.answer(src, answer)()
 	}
 	return nil
 }

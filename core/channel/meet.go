@@ -28,6 +28,8 @@ func (e *Engine) Open(rank, tag int, kind string) (*Channel, error) {
 	e.lastID++
 	c.id = e.lastID
 	e.ends[c.id] = c
+	p := &e.peers[rank]
+	p.reached.Store(true)
 	if rank == e.Rank {
 		c.met, c.target = true, e.Memories.Owner
 		e.queue(c).open = c
@@ -36,8 +38,6 @@ func (e *Engine) Open(rank, tag int, kind string) (*Channel, error) {
 	}
 	q := e.queue(c)
 	q.open = c
-	p := &e.peers[rank]
-	p.reached.Store(true)
 	if len(q.theirs) > 0 {
 		first := q.theirs[0]
 		q.theirs = q.theirs[1:]
@@ -50,6 +50,9 @@ func (e *Engine) Open(rank, tag int, kind string) (*Channel, error) {
 	}
 	h := transport.Header{Type: frameOpen, Seq: c.id,
 		Arg: [2]uint64{uint64(tag), e.placeOf(c.semaphore)}}
+	if c.forced {
+		h.Flags = openPort
+	}
 	e.tell(rank, h, ownerText(e.Memories.Owner))
 	return c, nil
 }
@@ -145,7 +148,9 @@ func (e *Engine) pair(c *Channel, o opened) {
 		return
 	}
 	c.target = o.owner
-	c.end.Meet(o.owner, e.semaphoreOf(c, o))
+	semaphore := e.semaphoreOf(c, o)
+	c.oneSided = semaphore == nil && !c.forced && !o.port && !e.Ports[c.peer]
+	c.end.Meet(o.owner, semaphore)
 	if c.end.State() == exec.ChannelPort && e.Reader != nil && !e.Local[c.peer] {
 		c.attended = true
 		e.Reader.Attend(1)
@@ -156,7 +161,7 @@ func (e *Engine) pair(c *Channel, o opened) {
 
 // semaphoreOf returns where the semaphore of a peer is mapped; nil: the channel is a port channel.
 func (e *Engine) semaphoreOf(c *Channel, o opened) unsafe.Pointer {
-	if c.forced || e.Ports[c.peer] {
+	if c.forced || o.port || e.Ports[c.peer] {
 		return nil
 	}
 	arena, release, ok := e.face.HoldArena(c.peer)
@@ -179,10 +184,11 @@ func (e *Engine) closedBy(rank int) *fault.Error {
 
 // opened takes an OPEN.
 func (e *Engine) opened(src int, h transport.Header, payload []byte) error {
-	if h.Arg[0] > math.MaxInt32 || h.Seq == 0 || len(payload) != 8 {
+	if h.Arg[0] > math.MaxInt32 || h.Seq == 0 || h.Flags > openPort || len(payload) != 8 {
 		return violation("it has opened end %d with tag %d", h.Seq, h.Arg[0])
 	}
-	o := opened{id: h.Seq, owner: binary.LittleEndian.Uint64(payload), semaphore: h.Arg[1]}
+	o := opened{id: h.Seq, owner: binary.LittleEndian.Uint64(payload), semaphore: h.Arg[1],
+		port: h.Flags == openPort}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.failure != nil {
@@ -221,7 +227,7 @@ func (e *Engine) opened(src int, h transport.Header, payload []byte) error {
 
 // closedByPeer takes a CLOSE.
 func (e *Engine) closedByPeer(src int, id uint64) error {
-	answer := func() { e.answer(src, transport.Header{Type: frameClosed, Seq: id}) }
+	answer := e.answer(src, transport.Header{Type: frameClosed, Seq: id})
 	e.mu.Lock()
 	if c := e.theirs[end{src, id}]; c != nil {
 		delete(e.theirs, end{src, id})

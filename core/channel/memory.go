@@ -19,6 +19,7 @@ import (
 
 const (
 	// MostMemories is how much memory a communicator has registered and imported at most, by number.
+	// What is deregistered counts until all peers have answered.
 	MostMemories = 4096
 
 	// aliveBytes is what the word that tells whether memory is registered takes of an arena: lines
@@ -47,10 +48,6 @@ func NewMemories(arenas *memory.Arenas) *Memories {
 		own: map[uint32]*Memory{}, all: map[*Memory]bool{}, secrets: map[uint64][]byte{}}
 }
 
-// tokenOf returns what stands in the word of memory that is registered. Whoever has imported memory
-// that is no more may find anything there, but not this: the word may be a part of other memory.
-func tokenOf(owner uint64, id uint32) uint64 { return (owner + uint64(id)) * 0x9e3779b97f4a7c15 }
-
 // Memory is a part of shareable memory: registered here, or imported from a peer.
 type Memory struct {
 	of     *Memories
@@ -71,17 +68,22 @@ type Memory struct {
 	// Of what is registered here:
 	at    unsafe.Pointer
 	arena *exec.Arena
-	alive *uint64
+	alive *uint64 // holds markOf the memory while it is registered
 	uses
 }
 
 // uses are what keeps memory from being given back; guarded by Memories.mu.
 type uses struct {
-	busy    int          // frames that are read into it, and gets that are served
-	waiting map[int]bool // peers that have not answered DROP
-	told    *Engine      // by which they were told
-	ended   bool         // DROP was sent to all
-	freed   bool         // all was given back
+	busy    int   // frames that are read into it, and gets that are served
+	waiting asked // that have not answered DROP
+	ended   bool  // DROP was sent to all
+	freed   bool  // all was given back
+}
+
+// asked is peers of an epoch that an engine has asked.
+type asked struct {
+	by    *Engine
+	peers map[int]bool
 }
 
 // Handle is the number by which callers in C name the memory.
@@ -106,26 +108,45 @@ func (m *Memory) Rank() (rank int, epoch uint32) { return m.rank, m.epoch }
 func (s *Memories) use(e *Engine) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.retire(s.engine)
 	s.engine = e
 }
 
-// leave tells that an engine's epoch is over. What its peers have not answered comes back when none
-// of them maps the epoch's window any more.
+// retire keeps what is registered from being allocated again while peers may still be in a copy of
+// an epoch, nil: none, of which they are not asked any more. It is called with mu held.
+func (s *Memories) retire(e *Engine) {
+	if e == nil || !e.reachable() {
+		return
+	}
+	for _, m := range s.own {
+		if m.bytes > 0 {
+			e.face.Retire(m.at, int64(m.bytes))
+		}
+	}
+}
+
+// reachable reports whether a rank may store to memory of this one.
+func (e *Engine) reachable() bool {
+	for rank := range e.peers {
+		if !e.Ports[rank] && e.peers[rank].reached.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// leave tells that an engine's epoch is over, and its links. What was registered in it is allocated
+// again when no peer maps the epoch's window any more.
 func (s *Memories) leave(e *Engine) {
 	s.mu.Lock()
 	if s.engine == e {
+		s.retire(e)
 		s.engine = nil
 	}
 	var ended []*Memory
 	for _, m := range s.own {
-		if m.told == e && len(m.waiting) > 0 {
-			if m.bytes > 0 {
-				e.face.Retire(m.at, int64(m.bytes))
-			}
-			e.face.Retire(unsafe.Pointer(m.alive), aliveBytes)
-			m.waiting = nil
-		}
-		if m.ended {
+		if m.waiting.by == e {
+			m.waiting = asked{}
 			ended = append(ended, m)
 		}
 	}
@@ -148,6 +169,11 @@ func (s *Memories) secretOf(group uint64) []byte {
 	return s.secrets[group]
 }
 
+// markOf is what a word in the owner's arena holds while memory is registered. The place may be
+// allocated again, and peers that have imported the memory still look there: nothing else that is
+// written there is the mark, as owners are random.
+func markOf(owner uint64, id uint32) uint64 { return owner + uint64(id)*0x9e3779b97f4a7c15 }
+
 func badMemory(format string, args ...any) *fault.Error {
 	return fault.Errorf(fault.ErrInvalidArgument, format, args...)
 }
@@ -156,8 +182,15 @@ func badMemory(format string, args ...any) *fault.Error {
 func (s *Memories) room(call string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.all) >= MostMemories {
-		return badMemory("%s: %d are registered and imported, which is the most", call, len(s.all))
+	n := len(s.all)
+	for _, m := range s.own {
+		if !s.all[m] {
+			n++
+		}
+	}
+	if n >= MostMemories {
+		return badMemory("%s: %d are registered and imported, or deregistered while peers may still "+
+			"write there, which is the most", call, n)
 	}
 	return nil
 }
@@ -201,11 +234,12 @@ func (s *Memories) Register(p unsafe.Pointer, bytes uint64, access int) (m *Memo
 	m = &Memory{of: s, id: s.lastID, owner: s.Owner, bytes: bytes, access: access, at: p,
 		arena: arena, alive: (*uint64)(word)}
 	s.mu.Unlock()
-	if m.region, err = exec.NewRegion(s.Owner, tokenOf(s.Owner, m.id), bytes, access); err != nil {
+	mark := markOf(m.owner, m.id)
+	if m.region, err = exec.NewRegion(m.owner, mark, bytes, access); err != nil {
 		_ = arena.Free(word) // it has just been allocated
 		return nil, fault.Errorf(fault.ErrSystem, "%s: %v", call, err)
 	}
-	atomic.StoreUint64(m.alive, tokenOf(m.owner, m.id))
+	atomic.StoreUint64(m.alive, mark)
 	if bytes > 0 {
 		arena.Retire(p, int64(bytes))
 	}
@@ -247,7 +281,8 @@ func (s *Memories) Import(rank int, epoch uint32, b []byte) (*Memory, error) {
 	}
 	m := &Memory{of: s, id: h.id, owner: h.owner, bytes: h.bytes, access: int(h.access),
 		offset: h.offset, place: h.alive, rank: rank, epoch: epoch}
-	if m.region, err = exec.NewRegion(m.owner, tokenOf(m.owner, m.id), m.bytes, m.access); err != nil {
+	mark := markOf(m.owner, m.id)
+	if m.region, err = exec.NewRegion(m.owner, mark, m.bytes, m.access); err != nil {
 		return nil, fault.Errorf(fault.ErrSystem, "%s: %v", call, err)
 	}
 	if m.owner == s.Owner {
@@ -364,7 +399,7 @@ func (m *Memory) Deregister() {
 	s.mu.Lock()
 	m.busy++ // until it has settled here
 	if e != nil && s.engine == e {
-		m.told, m.waiting = e, e.dropped(m.id)
+		m.waiting = asked{e, e.dropped(m.id)}
 	}
 	m.ended = true
 	s.mu.Unlock()
@@ -398,7 +433,7 @@ func (m *Memory) unmap() {
 // free gives back what was registered here, once nobody can reach it.
 func (s *Memories) free(m *Memory) {
 	s.mu.Lock()
-	ready := m.ended && m.busy == 0 && len(m.waiting) == 0 && !m.freed
+	ready := m.ended && m.busy == 0 && len(m.waiting.peers) == 0 && !m.freed
 	if ready {
 		m.freed = true
 		delete(s.own, m.id)
@@ -455,15 +490,15 @@ func (s *Memories) let(m *Memory) {
 }
 
 // answered tells that no caller of a peer is in a copy to memory any more.
-func (s *Memories) answered(id uint64, rank int) error {
+func (s *Memories) answered(e *Engine, id uint64, rank int) error {
 	s.mu.Lock()
 	m := s.own[uint32(id)]
-	if id > math.MaxUint32 || m == nil || !m.waiting[rank] {
+	if id > math.MaxUint32 || m == nil || m.waiting.by != e || !m.waiting.peers[rank] {
 		s.mu.Unlock()
 		return fmt.Errorf("%w: it has dropped memory %d, for which nobody has asked it",
 			exec.ErrProtocol, id)
 	}
-	delete(m.waiting, rank)
+	delete(m.waiting.peers, rank)
 	s.mu.Unlock()
 	s.free(m)
 	return nil

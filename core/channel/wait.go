@@ -44,7 +44,7 @@ func (e *Engine) bring(c *Channel, until time.Duration, done func() bool) exec.C
 		case e.Reader == nil || e.Local[c.peer]:
 			c.sleep(until, done)
 		case e.Reader.Take():
-			e.read(c.peer, until, done)
+			e.read(c, until, done)
 			e.Reader.Leave()
 		default:
 			e.Reader.StartProgress()
@@ -56,18 +56,33 @@ func (e *Engine) bring(c *Channel, until time.Duration, done func() bool) exec.C
 }
 
 // read reads the links with the reader's token.
-func (e *Engine) read(rank int, until time.Duration, done func() bool) {
+func (e *Engine) read(c *Channel, until time.Duration, done func() bool) {
 	for polls := e.Waiting.PortPolls; polls > 0 && !done(); polls-- {
-		e.links.Pump(rank)
+		e.links.Pump(c.peer)
 		if polls < e.Waiting.PortPolls {
 			exec.YieldCPU()
 		}
 	}
 	for !done() && exec.Now() < until {
-		if e.Reader.Wait(until - exec.Now()) {
+		if e.Reader.Wait(c.look(until)) {
 			return
 		}
 	}
+}
+
+// lookEach is how often a wait looks for what neither a frame nor a change of the channel tells.
+const lookEach = time.Millisecond
+
+// look is how long a wait may sleep at once. Where the peer has mapped this rank's arena, and this
+// rank not the peer's, signals come without a frame.
+func (c *Channel) look(until time.Duration) time.Duration {
+	most := until - exec.Now()
+	c.e.mu.Lock()
+	defer c.e.mu.Unlock()
+	if c.oneSided {
+		most = min(most, lookEach)
+	}
+	return most
 }
 
 // sleep waits for a change of a channel, or until a time.
@@ -76,7 +91,7 @@ func (c *Channel) sleep(until time.Duration, done func() bool) {
 	if done() {
 		return
 	}
-	t := time.NewTimer(until - exec.Now())
+	t := time.NewTimer(c.look(until))
 	defer t.Stop()
 	select {
 	case <-changed:

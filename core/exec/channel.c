@@ -30,14 +30,16 @@ static uint32_t index_of(uint64_t handle) {
   return (uint32_t)(handle & ((1u << GOCCL_TABLE_BITS) - 1));
 }
 
-/* What a handle may name; NULL: it names nothing. */
+/* What a handle may name; NULL: it names nothing. Places that are closed have the handle 0. */
 static goccl_channel_end *end_of(uint64_t handle) {
+  if (handle == 0) return NULL;
   uint32_t i = index_of(handle);
   goccl_channel_end *chunk = __atomic_load_n(&ends[i / GOCCL_TABLE_CHUNK], __ATOMIC_ACQUIRE);
   return chunk == NULL ? NULL : chunk + i % GOCCL_TABLE_CHUNK;
 }
 
 static const goccl_region *region_of(uint64_t handle) {
+  if (handle == 0) return NULL;
   uint32_t i = index_of(handle);
   goccl_region *chunk = __atomic_load_n(&regions[i / GOCCL_TABLE_CHUNK], __ATOMIC_ACQUIRE);
   return chunk == NULL ? NULL : chunk + i % GOCCL_TABLE_CHUNK;
@@ -75,14 +77,21 @@ static uint8_t *place(const goccl_channel_end *end, uint64_t memory, uint64_t of
       offset > r->bytes - bytes)
     return NULL;
   uint8_t *base = __atomic_load_n(&r->base, __ATOMIC_ACQUIRE);
-  if (base == NULL || __atomic_load_n(r->alive, __ATOMIC_SEQ_CST) != r->token) return NULL;
-  /* Of another communicator's it may be used again meanwhile: nobody waits for this caller. */
-  return __atomic_load_n(&r->handle, __ATOMIC_SEQ_CST) == memory ? base + offset : NULL;
+  if (base == NULL || __atomic_load_n(r->alive, __ATOMIC_SEQ_CST) != r->mark ||
+      __atomic_load_n(&r->handle, __ATOMIC_SEQ_CST) != memory)
+    return NULL;
+  return base + offset;
 }
 
 int goccl_channel_copies(const goccl_channel_end *end) {
   return __atomic_load_n(&end->lock, __ATOMIC_SEQ_CST) != 0 ||
-         __atomic_load_n(&end->copying, __ATOMIC_SEQ_CST) != 0;
+         __atomic_load_n(&end->copying[0], __ATOMIC_SEQ_CST) != 0 ||
+         __atomic_load_n(&end->copying[1], __ATOMIC_SEQ_CST) != 0;
+}
+
+void goccl_channel_pass(goccl_channel_end *end) {
+  lock(end);
+  unlock(end);
 }
 
 int goccl_channel_takes(const goccl_channel_end *end) {
@@ -122,10 +131,11 @@ static int carry(uint64_t channel, uint64_t memory, uint64_t offset, uint8_t *to
   goccl_channel_end *end = end_of(channel);
   if (end == NULL) return GOCCL_CHANNEL_GO;
   int shortly = bytes <= GOCCL_SHORT_COPY, done = GOCCL_CHANNEL_GO;
+  uint32_t *inside = &end->copying[__atomic_load_n(&end->phase, __ATOMIC_RELAXED)];
   if (shortly)
     lock(end);
   else
-    come(&end->copying);
+    come(inside);
   uint8_t *there =
       reaches(end, channel)
           ? place(end, memory, offset, bytes, to == NULL ? GOCCL_REGION_WRITE : GOCCL_REGION_READ)
@@ -153,7 +163,7 @@ static int carry(uint64_t channel, uint64_t memory, uint64_t offset, uint8_t *to
   if (shortly)
     unlock(end);
   else
-    leave(&end->copying);
+    leave(inside);
   return done;
 }
 

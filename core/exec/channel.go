@@ -122,8 +122,9 @@ type Region struct {
 	Handle uint64
 }
 
-// NewRegion makes a region. The token is of no other memory ever. Map tells where the region lies.
-func NewRegion(owner, token, bytes uint64, access int) (*Region, error) {
+// NewRegion makes a region, of which a word holds a mark while it is registered. Where they are
+// mapped is told by Map.
+func NewRegion(owner, mark, bytes uint64, access int) (*Region, error) {
 	r := &Region{}
 	var err error
 	r.index, r.Handle, err = regions.take(func(i uint32) bool {
@@ -134,14 +135,14 @@ func NewRegion(owner, token, bytes uint64, access int) (*Region, error) {
 	}
 	r.c = C.goccl_region_at(C.uint32_t(r.index))
 	r.c.owner, r.c.bytes, r.c.access = C.uint64_t(owner), C.uint64_t(bytes), C.uint32_t(access)
-	r.c.token, r.c.alive = C.uint64_t(token), nil
+	r.c.alive, r.c.mark = nil, C.uint64_t(mark)
 	atomic.StorePointer((*unsafe.Pointer)(unsafe.Pointer(&r.c.base)), nil)
 	atomic.StoreUint64((*uint64)(&r.c.handle), r.Handle)
 	return r, nil
 }
 
-// Map tells where the region lies, and the word that has its token as long as its owner has it
-// registered: afterwards the word may be a part of anything. It is called once.
+// Map tells where the region lies, and the word that holds its mark until it is deregistered.
+// It is called once.
 func (r *Region) Map(base unsafe.Pointer, alive *uint64) {
 	r.c.alive = (*C.uint64_t)(unsafe.Pointer(alive))
 	atomic.StorePointer((*unsafe.Pointer)(unsafe.Pointer(&r.c.base)), base)
@@ -154,7 +155,7 @@ func (r *Region) Base() unsafe.Pointer {
 
 // Alive tells whether the owner of a mapped region has it registered.
 func (r *Region) Alive() bool {
-	return atomic.LoadUint64((*uint64)(r.c.alive)) == uint64(r.c.token)
+	return atomic.LoadUint64((*uint64)(r.c.alive)) == uint64(r.c.mark)
 }
 
 // Close makes the handle invalid. A caller may still be where it led.
@@ -171,6 +172,8 @@ type ChannelEnd struct {
 	Handle uint64
 	own    *C.goccl_semaphore
 	closed atomic.Bool
+
+	settling sync.Mutex // guards the change of phases
 
 	mu    sync.Mutex // held while the state changes; guards freed
 	freed bool       // the place may be another end's
@@ -290,12 +293,13 @@ func (e *ChannelEnd) Await(n uint64, state ChannelState, until time.Duration) Ca
 // Sent is how many signals were sent by a memory channel.
 func (e *ChannelEnd) Sent() uint64 { return atomic.LoadUint64((*uint64)(&e.c.sent)) }
 
-// Untaken is how many signals have come and were not taken, about; 0 of an end that is gone.
+// Untaken is how many signals have come and were not taken, about; 0 of an end that is closed or
+// gone.
 func (e *ChannelEnd) Untaken() uint64 {
 	taking := (*uint32)(&e.c.taking)
 	atomic.AddUint32(taking, 1)
 	defer atomic.AddUint32(taking, ^uint32(0))
-	if e.state() == ChannelGone {
+	if atomic.LoadUint64((*uint64)(&e.c.handle)) != e.Handle || e.state() == ChannelGone {
 		return 0
 	}
 	taken := atomic.LoadUint64((*uint64)(&e.c.taken))
@@ -326,6 +330,34 @@ func (e *ChannelEnd) Copies() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return !e.freed && C.goccl_channel_copies(e.c) != 0
+}
+
+// Settle waits until no caller is in a copy that was in one before. Others may come meanwhile.
+func (e *ChannelEnd) Settle() {
+	e.settling.Lock()
+	defer e.settling.Unlock()
+	phase := atomic.LoadUint32((*uint32)(&e.c.phase))
+	e.awaitCopies(1 - phase)
+	e.mu.Lock()
+	if e.freed {
+		e.mu.Unlock()
+		return
+	}
+	atomic.StoreUint32((*uint32)(&e.c.phase), 1-phase)
+	e.mu.Unlock()
+	e.awaitCopies(phase)
+	C.goccl_channel_pass(e.c)
+}
+
+// awaitCopies waits until no caller is in a long copy that counts itself by a phase.
+func (e *ChannelEnd) awaitCopies(phase uint32) {
+	copies := func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return !e.freed && atomic.LoadUint32((*uint32)(&e.c.copying[phase])) != 0
+	}
+	for since := Now(); copies(); AwaitCaller(since) {
+	}
 }
 
 // Takes reports whether a caller may be using the end's semaphore, or looks at the peer's.

@@ -20,15 +20,25 @@
  *   end.lock             caller: acquire by a    as stored; Go:        `sent`
  *                        swap, seq_cst; release  seq_cst
  *   end.copying, .taking caller, seq_cst         Go, seq_cst           nothing
+ *   end.phase            Go, seq_cst             caller, relaxed       nothing: see below
  *   end.taken            CAS, acq_rel            acquire               nothing
  *   region.handle        Go, seq_cst             caller, seq_cst       the region's fields
  *   region.base          Go, release             caller, acquire       `alive`
- *   *region.alive        owner, seq_cst          callers, seq_cst      that it is registered
+ *   *region.alive        owner, seq_cst          callers, seq_cst      nothing
  *
- * A caller says that it is inside (lock, copying, taking), and then loads handles, the state and
- * `alive`. Go stores one of these, and then loads who is inside: one of the two sees the other. So
- * once Go has found nobody inside, no caller uses what they led to. For `alive` the owner stores,
- * and sends a frame, upon which its peer loads who is inside. */
+ * A caller says that it is inside (lock, copying, taking), and then loads handles and the state.
+ * Go stores a handle or a state, and then loads who is inside: one of the two sees the other. So
+ * once Go has found nobody inside, no caller uses what the handle or the state led to. So it is
+ * with *region.alive: its owner has stored 0 before the peer's Go looks who is inside.
+ *
+ * Callers may come and go without end while Go waits for those that had come before a store. So it
+ * waits until none is left that counts itself by the other phase, changes the phase, and waits for
+ * those of the old one: new callers count themselves elsewhere. One that has loaded the phase
+ * before the change and comes behind it sees the store.
+ *
+ * A caller may be inside an end of another communicator or epoch than the region's, for which Go
+ * does not look. So it loads the handle once more behind all else: the place is not another
+ * region's then. */
 
 /* Counts the signals of a channel. It lies in the arena of the end that waits for them. */
 typedef struct {
@@ -52,8 +62,9 @@ typedef struct {
   uint64_t target; /* goccl_region.owner of the memory that it reaches */
   uint64_t sent;   /* signals, under lock */
   uint32_t state;
-  uint32_t lock;    /* for a signal and a short copy */
-  uint32_t copying; /* callers in a long copy */
+  uint32_t lock;       /* for a signal and a short copy */
+  uint32_t copying[2]; /* callers in a long copy, by phase */
+  uint32_t phase;
   goccl_semaphore *own;
   uint64_t taken;  /* signals */
   uint32_t taking; /* callers that take some, or wait for them */
@@ -66,9 +77,9 @@ typedef struct {
   uint64_t owner;  /* whose it is */
   uint64_t bytes;
   uint8_t *base;         /* where it is mapped here; NULL: it is not, or not yet */
-  const uint64_t *alive; /* `token` as long as its owner has it registered */
-  uint64_t token;        /* not 0, and of no other memory ever */
-  uint32_t access;       /* GOCCL_REGION_... */
+  const uint64_t *alive; /* holds mark until its owner has deregistered it; then it is any memory */
+  uint64_t mark;
+  uint32_t access; /* GOCCL_REGION_... */
 } goccl_region;
 
 enum { GOCCL_REGION_READ = 1, GOCCL_REGION_WRITE = 2 };
@@ -110,6 +121,9 @@ int goccl_channel_await(goccl_channel_end *end, uint64_t n, uint32_t state, uint
 
 /* Takes signals if they are there. The caller is counted in `taking`. */
 int goccl_channel_take(goccl_channel_end *end, uint64_t n);
+
+/* Returns once nobody has the end's lock who had it before. */
+void goccl_channel_pass(goccl_channel_end *end);
 
 /* Whether a caller is where the peer's memory is used (not 0), or the end's own. */
 int goccl_channel_copies(const goccl_channel_end *end);

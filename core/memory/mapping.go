@@ -108,6 +108,7 @@ func (m *Mapping) Close() error {
 	for _, id := range m.peers {
 		m.arenas.leave(id)
 	}
+	m.peers = nil
 	return err
 }
 

@@ -352,7 +352,7 @@ func (g *Group) post(m *member, h Header, payload []byte) bool {
 		l.mu.Unlock()
 	case r != nil:
 		r.local.inbox.post(r.local, item{kind: itemFrame, src: g.key.rank, h: h, payload: payload},
-			false)
+			maxTold)
 	default:
 		return false
 	}

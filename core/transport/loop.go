@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 
 	"github.com/goccl/goccl/core/address"
@@ -36,9 +37,9 @@ type item struct {
 	fds     []int // of an attach
 }
 
-// post adds an item if there is room, or always. It tells whether it did, or
-// that the group is being left.
-func (b *inbox) post(g *Group, it item, always bool) bool {
+// post adds an item if no more than so many bytes are there with it, or none were before. It tells
+// whether it did, or that the group is being left.
+func (b *inbox) post(g *Group, it item, most int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if g.leaving() {
@@ -47,7 +48,7 @@ func (b *inbox) post(g *Group, it item, always bool) bool {
 		}
 		return true
 	}
-	if !always && b.bytes > 0 && b.bytes+len(it.payload)+headerSize > maxInbox {
+	if b.bytes > 0 && b.bytes+len(it.payload)+headerSize > most {
 		return false
 	}
 	b.items = append(b.items, it)
@@ -67,7 +68,7 @@ func (b *inbox) send(ctx context.Context, g *Group, it item) error {
 		}
 		space := b.space
 		b.mu.Unlock()
-		if b.post(g, it, false) {
+		if b.post(g, it, maxInbox) {
 			return nil
 		}
 		select {
@@ -227,7 +228,7 @@ func (g *Group) joinLocal(m *member, peer *Group) error {
 		s.m.mu.Unlock()
 	}
 	for _, s := range ends {
-		s.m.g.inbox.post(s.m.g, item{kind: itemAttach, src: s.m.rank, fds: s.fds}, true)
+		s.m.g.inbox.post(s.m.g, item{kind: itemAttach, src: s.m.rank, fds: s.fds}, math.MaxInt)
 	}
 	for i, s := range ends {
 		s.m.mu.Lock()
@@ -235,7 +236,7 @@ func (g *Group) joinLocal(m *member, peer *Group) error {
 		s.m.mu.Unlock()
 		if gone {
 			other := ends[1-i]
-			other.m.g.inbox.post(other.m.g, item{kind: itemLeft, src: other.m.rank}, true)
+			other.m.g.inbox.post(other.m.g, item{kind: itemLeft, src: other.m.rank}, math.MaxInt)
 		}
 	}
 	return nil

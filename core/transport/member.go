@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -296,7 +297,7 @@ func (m *member) part() {
 	out, local := m.out, m.local
 	m.mu.Unlock()
 	if local != nil {
-		local.inbox.post(local, item{kind: itemLeft, src: g.key.rank}, true)
+		local.inbox.post(local, item{kind: itemLeft, src: g.key.rank}, math.MaxInt)
 	}
 	if out == nil {
 		return

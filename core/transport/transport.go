@@ -84,6 +84,7 @@ const (
 	maxLogged        = 1024                   // remote addresses that are remembered as logged
 	maxQueued        = 1 << 20                // bytes of best-effort frames that a link queues
 	maxInbox         = 8 << 20                // bytes that wait for a rank of the same process
+	maxTold          = maxInbox + maxQueued   // the same, where who is told waits for nobody
 	idleDelay        = 200 * time.Millisecond // a link without groups is closed after it
 	meetDelay        = 100 * time.Millisecond // how long a peer is left to dial first
 	readSlice        = 100 * time.Millisecond // a writer reads so long between looks at its context

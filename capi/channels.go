@@ -179,11 +179,11 @@ func apiMemoryExchange(
 //export apiMemoryMap
 func apiMemoryMap(h C.goccl_memory, address *unsafe.Pointer, bytes *C.uint64_t) C.goccl_result {
 	return onMemory("memory_map", h, func(m *userMemory) error {
-		p, err := m.comm.MapMemory(m.Memory)
-		if err != nil {
-			return err
-		}
 		if address != nil {
+			p, err := m.comm.MapMemory(m.Memory)
+			if err != nil {
+				return err
+			}
 			*address = p
 		}
 		if bytes != nil {

@@ -223,7 +223,7 @@ func (s *Memories) Register(p unsafe.Pointer, bytes uint64, access int) (m *Memo
 	if !arena.Allocated(p, int64(bytes)) {
 		return nil, badMemory("%s: address is %p, and the %d bytes there are not one block of shareable "+
 			"memory, or a part of one: allocate it by goccl_mem_alloc() (Python: goccl.empty(), or "+
-			"goccl.MemPool)", call, p, bytes)
+			"goccl.use_shareable_memory())", call, p, bytes)
 	}
 	word, err := arena.Alloc(aliveBytes)
 	if err != nil {

@@ -30,26 +30,36 @@ def find(name: str) -> tuple[Any, Any]:
 
 @functools.cache
 def definitions() -> dict[str, ast.FunctionDef]:
-    """The functions of the API, by their qualified names; of what is compiled the stub's."""
+    """The functions of the API, by their qualified names, with the subpackage that a class is of;
+    of what is compiled the stub's."""
     found = {}
 
-    def visit(body: list[ast.stmt], prefix: str) -> None:
+    def visit(body: list[ast.stmt], prefix: str, package: str) -> None:
         for node in body:
             if isinstance(node, ast.ClassDef):
-                visit(node.body, f"{prefix}{node.name}.")
+                visit(node.body, f"{prefix or package}{node.name}.", package)
             elif isinstance(node, ast.FunctionDef):
                 found[f"{prefix}{node.name}"] = node
 
     for path in (path for pattern in SOURCES for path in sorted(PACKAGE.glob(pattern))):
-        visit(ast.parse(path.read_text(encoding="utf-8")).body, "")
+        folder = path.parent.relative_to(PACKAGE).as_posix()
+        package = "" if folder == "." else f"{folder}."
+        visit(ast.parse(path.read_text(encoding="utf-8")).body, "", package)
     return found
+
+
+def package_of(owner: type) -> str:
+    """The subpackage of a class, as in the names of definitions()."""
+    parts = owner.__module__.split(".")[1:2]
+    return "".join(f"{part}." for part in parts if (PACKAGE / part).is_dir())
 
 
 def definition(name: str, owner: Any) -> ast.FunctionDef | None:
     """The definition of a function, or of a method of a class, which may inherit it."""
     if not inspect.isclass(owner):
         return definitions().get(name)
-    names = [base.__name__ for base in owner.__mro__] + ["_Members"]  # of the stub alone
+    names = [f"{package_of(base)}{base.__name__}" for base in owner.__mro__]
+    names.append("_Members")  # of the stub alone
     return next((found for base in names if (found := definitions().get(f"{base}.{name}"))), None)
 
 

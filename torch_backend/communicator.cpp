@@ -384,6 +384,7 @@ void bindCommunicator(py::module_& module) {
   communicator.def_property_readonly(
       "_backend", [](const Communicator& self) { return self.group; }, "The backend of its group.");
   bindMembers(communicator);
+  bindChannels(module, communicator);
   bindCheckpoint(communicator);
 }
 

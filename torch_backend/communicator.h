@@ -29,6 +29,9 @@ inline ProcessGroupGoccl& groupOf(const Communicator& self) { return *self.group
 void bindMembers(GroupClass& type);
 void bindMembers(CommunicatorClass& type);
 
+// register(), exchange() and its kin, and channel(), with their classes.
+void bindChannels(pybind11::module_& module, CommunicatorClass& type);
+
 // They have checkpoint() and its kin.
 void bindCheckpoint(GroupClass& type);
 void bindCheckpoint(CommunicatorClass& type);

@@ -277,9 +277,16 @@ class ProcessGroupGoccl : public c10d::Backend {
   int64_t recvNow(const at::Tensor& tensor, const std::optional<int64_t>& src, int64_t tag,
                   const std::optional<Timeout>& timeout);
 
- private:
   // The communicator; throws after shutdown(), and before it has members.
   goccl_comm comm() const;
+  // The timeout of calls that name none.
+  std::chrono::milliseconds ownTimeout() const {
+    return std::chrono::milliseconds(timeoutMs_.load());
+  }
+  // Refuses a call of a thread that is coalescing.
+  void refuseInBatch(const char* title, bool collective = true);
+
+ private:
   // The communicator, with members or without; 0 after shutdown().
   goccl_comm anyComm() const;
   // comm() where there is none.
@@ -320,8 +327,6 @@ class ProcessGroupGoccl : public c10d::Backend {
   WorkPtr record(Operation& operation, const std::vector<Call>& calls);
   // Drops the batches of all threads in which something was recorded.
   void dropBatches(const std::string& why);
-  // Refuses a call of a thread that is coalescing.
-  void refuseInBatch(const char* title, bool collective = true);
 
   // Each checks the arguments of one operation, adds its memory to `buffers`, and returns its call.
   auto broadcastCall(Buffers& buffers, const at::Tensor& tensor, int64_t root);

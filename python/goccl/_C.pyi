@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Literal, TypeAlias
+from types import TracebackType
+from typing import Literal, SupportsIndex, TypeAlias
 
+import torch
 from torch import Tensor, dtype
 from torch._C._distributed_c10d import Backend, ProcessGroup, ReduceOp, Store
 from torch._C._distributed_c10d import Work as _Work
-from typing_extensions import deprecated
+from typing_extensions import Self, deprecated
 
 from goccl._groups import Member
 from goccl._options import OptionFields
@@ -214,6 +216,102 @@ class Communicator(_Members):
 
     def barrier(self) -> None:
         """Returns when every rank of the group has called it."""
+
+    def register(self, tensor: Tensor, access: Literal["r", "w", "rw"] = "rw") -> Memory:
+        """Lets peers read or write a tensor, by channels."""
+
+    def exchange(self, mem: Memory | None) -> list[RemoteMemory | None]:
+        """Gives the memory of each rank to all."""
+
+    def import_memory(self, rank: int, handle: bytes, dtype: torch.dtype) -> RemoteMemory:
+        """Makes memory known here whose handle a rank has sent."""
+
+    def channel(
+        self, peer: int, tag: int = 0, kind: Literal["memory", "port"] | None = None
+    ) -> Channel:
+        """Opens this rank's end of a channel, which the peer opens by the same tag."""
+
+class Memory:
+    """A tensor that peers may read or write: see Communicator.register()."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+    @property
+    def tensor(self) -> Tensor: ...
+    @property
+    def handle(self) -> bytes: ...
+    def deregister(self) -> None:
+        """Ends what register() has begun."""
+
+class RemoteMemory:
+    """Memory of a rank that its peers reach."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> RemoteMemory: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def rank(self) -> int: ...
+    def map(self) -> Tensor:
+        """Returns a tensor over the memory itself, of one dimension."""
+
+    def deregister(self) -> None:
+        """Ends the use of the memory here."""
+
+class Channel:
+    """One-sided communication with a rank: Communicator.channel() opens it."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def peer(self) -> int: ...
+    @property
+    def tag(self) -> int: ...
+    def put(self, dst: RemoteMemory, src: Tensor) -> None:
+        """Copies a tensor to memory of the peer."""
+
+    def put_signal(self, dst: RemoteMemory, src: Tensor, n: int = 1) -> None:
+        """Makes a put() and then a signal(), in one."""
+
+    def get(self, dst: Tensor, src: RemoteMemory) -> None:
+        """Copies memory of the peer to a tensor."""
+
+    def signal(self, n: int = 1) -> None:
+        """Adds to the count of the peer's end."""
+
+    def wait(self, n: int = 1, timeout: float | timedelta | None = None) -> None:
+        """Takes signals of the peer, once so many have come."""
+
+    def poll(self, n: int = 1) -> bool:
+        """Takes signals of the peer if so many have come."""
+
+    def flush(self, timeout: float | timedelta | None = None) -> None:
+        """Waits until all puts that came before it are in the peer's memory, and all gets here."""
+
+    def close(self) -> None:
+        """Closes this end."""
 
 def empty(size: list[int], dtype: dtype) -> Tensor: ...
 def is_shareable(tensor: Tensor) -> bool: ...

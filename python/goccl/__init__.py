@@ -5,7 +5,8 @@ the installed package. This module has
 
 - goccl.Options, the options of a group;
 - goccl.describe and goccl.transports, what a group is made of, as data; goccl.algorithm, what ran;
-- goccl.Communicator, collectives, sends and receives with less around them;
+- goccl.Communicator, collectives, sends and receives with less around them, and channels: one-sided
+  puts, gets and signals between tensors of two ranks;
 - goccl.empty, goccl.zeros, their *_like, and goccl.use_shareable_memory, tensors on which
   collectives of one host, or over RDMA, are faster;
 - goccl.elastic, training that goes on when workers die or join;
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import deprecated
 
     from goccl import elastic, errors, plan, torchft  # noqa: F401  what is imported by its own name
-    from goccl._C import Communicator, ProcessGroupGoccl
+    from goccl._C import Channel, Communicator, Memory, ProcessGroupGoccl, RemoteMemory
     from goccl._groups import Description, Member, Setting, algorithm, describe, transports
     from goccl._memory import (
         empty,
@@ -62,16 +63,19 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AbortedError",
+    "Channel",
     "Communicator",
     "Description",
     "Error",
     "ExcludedError",
     "Member",
+    "Memory",
     "MismatchError",
     "NoQuorumError",
     "OperationTimeoutError",
     "Options",
     "PeerFailedError",
+    "RemoteMemory",
     "RevokedError",
     "Setting",
     "UnsupportedError",
@@ -91,7 +95,7 @@ __all__ = [
     "zeros_like",
 ]
 
-_NATIVE = ("Communicator", "Options")
+_NATIVE = ("Channel", "Communicator", "Memory", "Options", "RemoteMemory")
 # Imported when they are first used: they import torch. torchft is no part of __all__, for
 # `from goccl import *` would need the package torchft.
 _MODULES = ("elastic", "errors", "plan", "torchft")
@@ -145,7 +149,7 @@ if not TYPE_CHECKING:  # where a module has __getattr__, a type checker takes an
             from goccl._native import load
 
             native = load()
-            return getattr(native if name == "Communicator" else native.ProcessGroupGoccl, name)
+            return getattr(native.ProcessGroupGoccl if name == "Options" else native, name)
         if name in _MODULE_OF:
             return getattr(importlib.import_module(f"goccl.{_MODULE_OF[name]}"), name)
         if name in _MODULES:

@@ -43,6 +43,17 @@ func memory(h C.goccl_memory, what string) (*userMemory, error) {
 		"stale or was never given out", what, h)
 }
 
+// dropMemories takes the handles of a communicator's memory back, which has been destroyed, but for
+// what is still mapped.
+func dropMemories(comm *core.Comm) {
+	memories.Range(func(h, m any) bool {
+		if m := m.(*userMemory); m.comm == comm && !m.Kept() {
+			memories.Delete(h)
+		}
+		return true
+	})
+}
+
 // onMemory is export for a function of memory.
 func onMemory(name string, h C.goccl_memory, f func(*userMemory) error) C.goccl_result {
 	return export(name, func() error {

@@ -136,6 +136,7 @@ func apiCommDestroy(handle C.goccl_comm) C.goccl_result {
 			<-t.ended
 		}
 		c.comm.Destroy()
+		dropMemories(c.comm)
 		c.takeBack()
 		return nil
 	})

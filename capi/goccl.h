@@ -1059,10 +1059,10 @@ goccl_result goccl_memory_exchange_async(goccl_comm comm, goccl_memory mine, goc
                                          goccl_work *work);
 
 /* Where the memory is mapped in this process, and its size (either may be NULL; the size of any
- * memory is told where `address` is). It can be loaded and stored there as long as it is registered
- * here and at its owner. A peer is connected first. GOCCL_UNSUPPORTED where no memory is shared, as
- * on another host; GOCCL_REVOKED for memory that was imported in an earlier epoch and not used
- * since: import it anew. */
+ * memory is told where `address` is). That of a peer, who is connected first, stays mapped until it
+ * is deregistered here, also after goccl_comm_destroy(). GOCCL_UNSUPPORTED where no memory is
+ * shared, as on another host; GOCCL_REVOKED for memory that was imported in an earlier epoch and
+ * not used since: import it anew. */
 goccl_result goccl_memory_map(goccl_memory memory, void **address, uint64_t *bytes);
 
 /* How to open a channel. Begin with all zero. */

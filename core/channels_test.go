@@ -394,6 +394,38 @@ func TestChannelToOneself(t *testing.T) {
 	}
 }
 
+// What a user was told to be mapped stays so until it is deregistered, also when the communicator
+// and its owner's have ended.
+func TestMappedMemoryStays(t *testing.T) {
+	w := newWorld(t, "shm", 2, patience)
+	b := newBoard(t, w, 1<<20)
+	copy(b.own[1], pattern(1, 1<<20))
+	m := b.peers[0][1]
+	p, err := w.comms[0].MapMemory(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Kept() {
+		t.Error("it is kept before its communicator has ended")
+	}
+	w.comms[1].Destroy()
+	w.comms[0].Destroy()
+	if !m.Kept() {
+		t.Fatal("it is not kept")
+	}
+	if string(unsafe.Slice((*byte)(p), 1<<20)) != string(pattern(1, 1<<20)) {
+		t.Error("what is mapped has changed")
+	}
+	if _, err := w.comms[0].MapMemory(m); !errors.Is(err, ErrInvalidHandle) {
+		t.Errorf("mapped anew: %v", err)
+	}
+	m.Deregister()
+	if m.Kept() {
+		t.Error("it is kept after it was deregistered")
+	}
+	m.Deregister()
+}
+
 // A peer's death ends its channels, and nothing else; what it has signalled can still be taken. A
 // channel ends with its epoch.
 func TestChannelsEnd(t *testing.T) {

@@ -197,7 +197,7 @@ func (e *Engine) Map(m *Memory, rank int) (unsafe.Pointer, error) {
 	if err := m.usable(); err != nil {
 		return nil, err
 	}
-	if base := m.region.Base(); base != nil {
+	if base := m.lend(); base != nil {
 		return base, nil
 	}
 	if rank == e.Rank || e.Ports[rank] {
@@ -212,7 +212,10 @@ func (e *Engine) Map(m *Memory, rank int) (unsafe.Pointer, error) {
 	if err := e.resolve(m, rank); err != nil {
 		return nil, fault.Errorf(err.Kind, "memory_map: %s", err.Text).In(e.Members)
 	}
-	return m.region.Base(), nil
+	if base := m.lend(); base != nil {
+		return base, nil
+	}
+	return nil, m.stale("memory_map")
 }
 
 // tell sends a control frame, in order, without waiting. It may be called with mu held.

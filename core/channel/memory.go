@@ -62,8 +62,7 @@ type Memory struct {
 	offset, place uint64 // in the owner's arena: of the memory, and of its word
 	rank          int    // the owner's, in the epoch of the import
 	epoch         uint32 // that one
-	mapping       sync.Mutex
-	release       func() // gives the owner's arena back; guarded by mapping
+	mapping       mapping
 
 	// Of what is registered here:
 	at    unsafe.Pointer
@@ -84,6 +83,15 @@ type uses struct {
 type asked struct {
 	by    *Engine
 	peers map[int]bool
+}
+
+// mapping is what is known of where a peer's memory is mapped. Its lock guards all of it.
+type mapping struct {
+	sync.Mutex
+	release  func() // gives the owner's arena back
+	lent     bool   // its user was told where it is
+	kept     bool   // its communicator has ended, and its user may still use it
+	returned bool   // its user has deregistered the memory
 }
 
 // Handle is the number by which callers in C name the memory.
@@ -320,7 +328,7 @@ func (m *Memory) mapIn(arena []byte, release func()) *fault.Error {
 		return badMemory("memory %d of its owner is said to be %d bytes at %d of an arena of %d bytes",
 			m.id, m.bytes, m.offset, size)
 	default:
-		m.release = release
+		m.mapping.release = release
 		base := unsafe.Pointer(unsafe.SliceData(arena))
 		m.region.Map(unsafe.Add(base, m.offset), (*uint64)(unsafe.Add(base, m.place)))
 	}
@@ -382,6 +390,19 @@ func (m *Memory) checkOwner(c *Channel, call string) error {
 // Deregister ends what Register or Import has begun. It waits for nobody: callers that are in a
 // copy end it, and until then, and until peers have ended theirs, nothing else is allocated there.
 func (m *Memory) Deregister() {
+	m.deregister(false)
+	m.mapping.Lock()
+	m.mapping.returned = true
+	kept := m.mapping.kept
+	m.mapping.kept = false
+	m.mapping.Unlock()
+	if kept {
+		m.unmap()
+	}
+}
+
+// deregister is Deregister. With keep what its user was told to be mapped stays so.
+func (m *Memory) deregister(keep bool) {
 	if m.closed.Swap(true) {
 		return
 	}
@@ -392,7 +413,13 @@ func (m *Memory) Deregister() {
 	e := s.engine
 	s.mu.Unlock()
 	if !m.Own() {
-		settle(e, m.unmap)
+		m.mapping.Lock()
+		m.mapping.kept = keep && m.mapping.lent && !m.mapping.returned
+		kept := m.mapping.kept
+		m.mapping.Unlock()
+		if !kept {
+			settle(e, m.unmap)
+		}
 		return
 	}
 	atomic.StoreUint64(m.alive, 0)
@@ -425,8 +452,8 @@ func (m *Memory) unmap() {
 	m.mapping.Lock()
 	defer m.mapping.Unlock()
 	m.region.Free()
-	if m.release != nil {
-		m.release()
+	if m.mapping.release != nil {
+		m.mapping.release()
 	}
 }
 
@@ -451,14 +478,33 @@ func (s *Memories) free(m *Memory) {
 }
 
 // DeregisterAll ends all that is registered and imported, of a communicator whose last epoch has
-// finished.
+// finished. What [Engine.Map] has told to be mapped stays so until it is deregistered.
 func (s *Memories) DeregisterAll() {
 	s.mu.Lock()
 	all := slices.Collect(maps.Keys(s.all))
 	s.mu.Unlock()
 	for _, m := range all {
-		m.Deregister()
+		m.deregister(true)
 	}
+}
+
+// Kept reports whether memory is mapped for its user, whose communicator has ended.
+func (m *Memory) Kept() bool {
+	m.mapping.Lock()
+	defer m.mapping.Unlock()
+	return m.mapping.kept
+}
+
+// lend returns where memory is mapped, if it is, and keeps it there until its user deregisters it.
+func (m *Memory) lend() unsafe.Pointer {
+	m.mapping.Lock()
+	defer m.mapping.Unlock()
+	if m.closed.Load() {
+		return nil
+	}
+	base := m.region.Base()
+	m.mapping.lent = m.mapping.lent || base != nil
+	return base
 }
 
 // hold lets a peer's frame reach memory: nil where it is no more. An error tells that no correct

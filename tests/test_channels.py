@@ -681,17 +681,22 @@ def run_destroyed(rank):
     channel = comm.channel(1 - rank.rank)
     channel.signal()
     channel.wait()
+    mem.tensor.fill_(rank.rank)
+    view = theirs[1 - rank.rank].map()
     dist.barrier()
     dist.destroy_process_group()
+    assert view.tolist() == [1 - rank.rank] * 4
     for call in (
         channel.signal, channel.wait, channel.flush, lambda: comm.channel(0),
         lambda: comm.exchange(mem), lambda: comm.register(goccl.zeros(4)),
         lambda: channel.put(theirs[1 - rank.rank], torch.ones(4)),
     ):  # fmt: skip
-        refused(call, "make a new one", kinds=goccl.AbortedError)
+        refused(call, kinds=goccl.AbortedError)
     channel.close()
     mem.deregister()
+    theirs[1 - rank.rank].deregister()
+    assert view.tolist() == [1 - rank.rank] * 4
 
 
 def test_a_group_that_is_destroyed(make_world):
-    make_world(2).run(run_destroyed)
+    make_world(2, env={"GOCCL_TRANSPORT": "shm"}).run(run_destroyed)

@@ -580,7 +580,8 @@ are all its parts.)");
       .def("map", &mapped, R"(Returns a tensor over the memory itself, of one dimension.
 
 What is stored in it the owner has at once. Nothing is ordered: a signal of a channel does that. It
-must not be used after the group has been destroyed.
+stays mapped as long as there is a tensor over it. Its owner may use the memory for something else
+once it has deregistered it.
 
 Raises:
     goccl.UnsupportedError: no memory is shared with the rank, as on another host.

@@ -526,12 +526,12 @@ def run_close(rank):
                 channel.wait()
                 continue
             channel.signal()
-            with pytest.raises(goccl.AbortedError, match="closed"):
+            with pytest.raises(goccl.AbortedError, match=r"tag 8: wait: rank 0 .* has closed"):
                 channel.wait(3)
             channel.wait(2)
             assert mem.tensor.tolist() == [1] * 4
             for call in (channel.signal, lambda: channel.put(theirs[0], mem.tensor), channel.poll):
-                refused(call, "closed", kinds=goccl.AbortedError)
+                refused(call, "channel to rank 0", "closed", kinds=goccl.AbortedError)
     comm.barrier()
 
 

@@ -120,8 +120,11 @@ func (c *Channel) errorf(kind error, call, format string, args ...any) *fault.Er
 		In(c.e.Members).During("channel_"+call, 0).Blaming(c.peer)
 }
 
-// ended is the error of a call on a channel that has ended.
+// ended is the error of a call on a channel that has ended: with the communicator, or alone.
 func (c *Channel) ended(call string, cause *fault.Error) *fault.Error {
+	if cause.Error() == cause.Text {
+		return c.errorf(cause.Kind, call, "%s", cause.Text).Blaming(cause.Ranks...)
+	}
 	if cause.Kind == fault.ErrRevoked {
 		cause = cause.Hinting("Close the channel, and open it anew")
 	}

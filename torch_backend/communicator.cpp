@@ -138,6 +138,9 @@ A method returns when the result is there. It raises torch.distributed.DistBacke
 peer has failed, was refused or has not come in time. It cannot be called between the start and the
 end of a coalesced batch. No gradient flows through it.
 
+channel() is for one-sided communication: puts to memory of a peer, which register() and exchange()
+make known, and gets from it.
+
 Args:
     group: A process group with the backend goccl, the same one on all ranks; None for the default
         group.

@@ -24,8 +24,9 @@ communication hooks in Python have such callbacks: the next call raises the exce
 
 A bad argument is a ValueError or a TypeError. It breaks no group where all ranks are refused it.
 
-A receive that times out, and `work.wait(timeout)`, leave the group as it was. After any other of
-these exceptions the group is broken on all ranks, and each later call raises the first cause.
+A receive that times out, and `work.wait(timeout)`, leave the group as it was, as do failures of a
+channel alone. After any other of these exceptions the group is broken on all ranks, and each later
+call raises the first cause.
 
     try:
         dist.all_reduce(gradients)
@@ -139,6 +140,8 @@ class MismatchError(Error):
 
 class AbortedError(_RanksError):
     """A rank aborted the group or left it while others needed it, or this rank shut it down.
+
+    Of a channel: the peer has closed its end.
 
     Attributes:
         ranks: The global ranks that aborted or left; empty after this rank's own shutdown.

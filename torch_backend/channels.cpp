@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -192,7 +193,9 @@ class Channel {
     const WithoutGil released;
     check("wait", inSlices("wait", most,
                            [&](int64_t ms) { return lib_.channel_wait(handle_, signals, ms); }));
-    stores_ = kind() == "memory";
+    if (!met_ && !stores_) {
+      stores_ = sharesMemory();
+    }
   }
   bool poll(py::handle n) {
     const uint64_t signals = countOf(n, "poll");
@@ -297,9 +300,15 @@ class Channel {
     }
   }
 
+  // False where it has been closed meanwhile: what has ended well does not fail for that.
+  bool sharesMemory() const {
+    const char* name = nullptr;
+    return lib_.channel_kind(handle_, &name) == GOCCL_OK && std::string_view(name) == "memory";
+  }
+
   void met() {
     if (!met_) {
-      direct_ = stores_ = kind() == "memory";
+      direct_ = stores_ = sharesMemory();
       met_ = true;
     }
   }

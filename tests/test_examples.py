@@ -322,6 +322,11 @@ def test_how_to(run, name, printed):
     assert run(HOW_TO / f"{name}.py") == printed
 
 
+def test_a_ring_of_puts(run):
+    printed = run(EXAMPLES / "channels" / "ring.py", 3)
+    assert printed == [f"rank {r} has the blocks of 3 ranks\n" for r in range(3)]
+
+
 def test_several_hosts():
     """Two launchers, as on two hosts."""
     endpoint = f"127.0.0.1:{free_port()}"

@@ -146,7 +146,7 @@ class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension
             "-shared",
         ]
         command += [
-            str(ROOT / "capi" / "bench" / "bench.c"),
+            *(str(ROOT / source) for source in globbed("capi/bench/*.c")),
             f"-L{folder}",
             "-lgoccl",
             "-Wl,-rpath,$ORIGIN",

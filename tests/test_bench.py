@@ -1396,7 +1396,7 @@ def test_no_library_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 def test_size_beyond_the_memory_is_told(
     available: int, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("goccl._ranks.group._available_memory", lambda: available)
+    monkeypatch.setattr("goccl._ranks.group.available_memory", lambda: available)
     arguments = [
         "allreduce",
         "--through",
@@ -1492,6 +1492,8 @@ def test_ranks_that_cannot_meet_are_told(
             1,
             "goccl bench: NumPy is not installed; to bring it: ",
         ),
+        (["bench", "put", "--help"], 0, "usage: goccl bench put"),
+        (["bench", "put"], 1, "goccl bench put: NumPy is not installed; to bring it: "),
         (["bench-recovery", "--help"], 0, "usage: goccl bench-recovery"),
         (["bench-recovery"], 1, "goccl bench-recovery: NumPy is not installed; to bring it: "),
         (["tune", "--help"], 0, "usage: goccl tune"),
@@ -1668,7 +1670,7 @@ def test_process_with_threads_is_not_forked(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_buffers_of_all_ranks_must_fit(group: RankGroup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("goccl._ranks.group._available_memory", lambda: 7 << 20)
+    monkeypatch.setattr("goccl._ranks.group.available_memory", lambda: 7 << 20)
     told = "no memory for 1048576 elements: the buffers of all ranks here take 8 MiB, and 7 are"
     with pytest.raises(Unavailable, match=told):
         group.prepare("allreduce", 1 << 20, "float32")

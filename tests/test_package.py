@@ -447,9 +447,9 @@ def test_only_bench_needs_bench(tmp_path, arguments):
 def test_help_tells_how_to_bring_bench(tmp_path):
     bring = f"not installed; to bring it: {sys.executable} -m pip install 'goccl[bench]'"
     done = without_bench(tmp_path, "-m", "goccl", "--help")
-    assert (done.returncode, done.stdout.count(f"({bring})")) == (0, 2), done.stdout
-    for name in ("bench", "bench-recovery"):
-        done = without_bench(tmp_path, "-m", "goccl", name, "allreduce")
+    assert (done.returncode, done.stdout.count(f"({bring})")) == (0, 3), done.stdout
+    for name in ("bench", "bench put", "bench-recovery"):
+        done = without_bench(tmp_path, "-m", "goccl", *name.split(), "allreduce")
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == f"goccl {name}: {bring}\n"
 

@@ -1,6 +1,6 @@
 #define _GNU_SOURCE
 
-#include "bench.h"
+#include "inside.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -16,9 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define VISIBLE __attribute__((visibility("default")))
-
-static void relax(void) {
+void goccl_bench_relax(void) {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -26,7 +24,7 @@ static void relax(void) {
 #endif
 }
 
-static double now(void) {
+double goccl_bench_now(void) {
   struct timespec s;
   clock_gettime(CLOCK_MONOTONIC, &s);
   return (double)s.tv_sec * 1e9 + (double)s.tv_nsec;
@@ -42,7 +40,7 @@ struct table {
 };
 
 static void await(struct table *t, unsigned ball) {
-  while (atomic_load_explicit(&t->ball, memory_order_acquire) != ball) relax();
+  while (atomic_load_explicit(&t->ball, memory_order_acquire) != ball) goccl_bench_relax();
 }
 
 static void serve(struct table *t, unsigned ball) {
@@ -57,12 +55,12 @@ static void *first_player(void *p) {
     await(t, ball + 2);
   }
   for (int s = 0; s < SAMPLES; s++) {
-    double start = now();
+    double start = goccl_bench_now();
     for (int i = 0; i < ROUNDS; i++, ball += 2) {
       serve(t, ball + 1);
       await(t, ball + 2);
     }
-    t->sample[s] = (now() - start) / ROUNDS;
+    t->sample[s] = (goccl_bench_now() - start) / ROUNDS;
   }
   return NULL;
 }
@@ -122,7 +120,7 @@ VISIBLE double goccl_bench_round_trip(int cpu_a, int cpu_b) {
 
 enum { LINE = 128, SPINS = 200, YIELDS = 200, LOOKS_A_CLOCK = 1024, ROOT = 0 };
 
-__attribute__((format(printf, 1, 2))) static const char *failed(const char *format, ...) {
+const char *goccl_bench_failed(const char *format, ...) {
   static _Thread_local char text[256];
   va_list args;
   va_start(args, format);
@@ -290,19 +288,19 @@ static const char *meet(const struct bench *b, int crowded, unsigned yields) {
     if (crowded) futex(&m->turn.word, FUTEX_WAKE, INT_MAX, NULL);
     return NULL;
   }
-  double deadline = now() + (double)b->loop->meeting_ms * 1e6;
+  double deadline = goccl_bench_now() + (double)b->loop->meeting_ms * 1e6;
   for (unsigned looks = 1; atomic_load(&m->turn.word) != turn; looks++) {
     if (!crowded && looks < SPINS) {
-      relax();
+      goccl_bench_relax();
       continue;
     }
     int tired = crowded && looks > yields;
     double left = 0;
-    if ((tired || looks % LOOKS_A_CLOCK == 0) && (left = deadline - now()) <= 0) {
+    if ((tired || looks % LOOKS_A_CLOCK == 0) && (left = deadline - goccl_bench_now()) <= 0) {
       int rank = absent(b, turn);
       if (rank < 0) continue; /* the last one has come, and is about to set the turn */
-      return failed("rank %d did not come to the call within %lld ms", rank,
-                    (long long)b->loop->meeting_ms);
+      return goccl_bench_failed("rank %d did not come to the call within %lld ms", rank,
+                                (long long)b->loop->meeting_ms);
     }
     if (tired) {
       int64_t ns = (int64_t)left;
@@ -328,9 +326,9 @@ static const char *run(const struct bench *b, goccl_result (*call)(const struct 
     const char *why = l->meeting == NULL ? NULL : meet(b, crowded, YIELDS);
     if (why != NULL) return why;
     if (l->twice && call(b) != GOCCL_OK) return goccl_last_error();
-    double start = now();
+    double start = goccl_bench_now();
     goccl_result r = call(b);
-    us[i] = (now() - start) / 1000;
+    us[i] = (goccl_bench_now() - start) / 1000;
     if (r != GOCCL_OK) return goccl_last_error();
     /* Nobody rewrites on a CPU that a call still needs. */
     if (l->meeting != NULL && (why = meet(b, crowded, 0)) != NULL) return why;
@@ -347,18 +345,19 @@ VISIBLE const char *goccl_bench_measure(goccl_comm comm, const goccl_bench_loop 
   if (goccl_comm_rank(comm, &b.rank) != GOCCL_OK || goccl_comm_size(comm, &b.ranks) != GOCCL_OK)
     return goccl_last_error();
   if (loop == NULL || loop->collective == NULL || us == NULL) {
-    return failed("loop, loop->collective and us must not be NULL");
+    return goccl_bench_failed("loop, loop->collective and us must not be NULL");
   }
-  if (loop->element == 0) return failed("element is 0, it must be the size of the dtype");
+  if (loop->element == 0)
+    return goccl_bench_failed("element is 0, it must be the size of the dtype");
   size_t chosen = 0, known = sizeof collectives / sizeof *collectives;
   while (chosen < known && strcmp(loop->collective, collectives[chosen].name) != 0) chosen++;
   if (chosen == known) {
-    return failed("collective is \"%.64s\", which is none", loop->collective);
+    return goccl_bench_failed("collective is \"%.64s\", which is none", loop->collective);
   }
   b.size = loop->element;
   size_t ranks = (size_t)b.ranks;
   b.in = malloc(ranks * 2 * (sizeof *b.in + sizeof *b.in_counts));
-  if (b.in == NULL) return failed("out of memory");
+  if (b.in == NULL) return goccl_bench_failed("out of memory");
   b.out = b.in + ranks;
   b.in_counts = (uint64_t *)(b.out + ranks);
   b.out_counts = b.in_counts + ranks;

@@ -22,6 +22,10 @@ _COMMANDS = {
     "doctor": ("goccl._doctor", "measure every pair of ranks of a job, and name what is odd"),
     "store": ("goccl._store", "serve the store at which the processes of a job meet"),
     "bench": ("goccl._bench", "measure collectives, also against other libraries"),
+    "bench put": (
+        "goccl._bench.put",
+        "measure puts, gets and signals of channels, also against what limits them",
+    ),
     "bench-recovery": (
         "goccl._bench.recovery",
         "measure how long a group takes to go on after a death, also against other libraries",
@@ -41,6 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"goccl {goccl.__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
     arguments = sys.argv[1:] if argv is None else list(argv)
+    if " ".join(arguments[:2]) in _COMMANDS:  # a command of two words
+        arguments[:2] = [" ".join(arguments[:2])]
     used = parser
     for name, (module_name, help_text) in _COMMANDS.items():
         description = f"{help_text[0].upper()}{help_text[1:]}."

@@ -47,7 +47,9 @@ different winners."""
 def machine(command: str = "bench") -> dict[str, str]:
     """What figures depend on, by name. To be called before the run, for it tells the load and the
     date. command: of goccl, which measures."""
-    arguments = sys.argv[2:] if sys.argv[1:2] == [command] else sys.argv[1:]
+    words, arguments = command.split(), sys.argv[1:]
+    if arguments[: len(words)] == words:
+        arguments = arguments[len(words) :]
     return {
         "Processor": _processor(),
         "CPUs": f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} usable",
@@ -58,7 +60,7 @@ def machine(command: str = "bench") -> dict[str, str]:
         "goccl": _version("goccl"),
         "Load before": f"{os.getloadavg()[0]:.2f}",
         "Date": time.strftime("%Y-%m-%d %H:%M %Z"),
-        "Command": f"`{shlex.join(['goccl', command, *arguments])}`",
+        "Command": f"`{shlex.join(['goccl', *words, *arguments])}`",
     }
 
 

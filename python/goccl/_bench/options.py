@@ -96,7 +96,7 @@ def _beside(text: str) -> Beside:
     return Beside(programs, nice)
 
 
-def _iterations(text: str) -> int:
+def iterations(text: str) -> int:
     return 0 if text == "auto" else whole_number(1, 10**9)(text)
 
 
@@ -246,7 +246,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--dtype", choices=list(ITEMSIZE), default="float32", help="default: %(default)s")
     add(
         "--iters",
-        type=_iterations,
+        type=iterations,
         default="auto",
         metavar="N",
         help="measured iterations of each library and size, or auto: from the time they take "

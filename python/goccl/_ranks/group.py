@@ -104,7 +104,7 @@ class RankGroup(Processes):
         dtype, or this host not the memory."""
         shapes = [layout(collective, rank, self.ranks, count) for rank in self._here]
         needed = sum(shape.send + shape.recv for shape in shapes) * ITEMSIZE[dtype]
-        if needed > (available := _available_memory()):
+        if needed > (available := available_memory()):
             raise Unavailable(
                 f"no memory for {count} elements: the buffers of all ranks here take "
                 f"{needed >> 20} MiB, and {available >> 20} are available"
@@ -202,7 +202,7 @@ def _raise_descriptor_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _available_memory() -> int:
+def available_memory() -> int:
     """Bytes that new buffers may take."""
     return _kilobytes("/proc/meminfo", "MemAvailable") << 10
 

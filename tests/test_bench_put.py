@@ -38,7 +38,8 @@ def test_options() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--sizes", "4,64K"], "4 is not a size from 8 bytes on"),
+        (["--sizes", "4,64K"], "4 is not a multiple of 8 bytes"),
+        (["--sizes", "12"], "12 is not a multiple of 8 bytes"),
         (["--sizes", "x"], "'x' is not a size"),
         (["--peers", "gloo"], "'gloo' is not one of openmpi, mpich, impi"),
         (["--transport", "mapped"], "'mapped' is not one of shm, tcp"),
@@ -116,13 +117,17 @@ class _Bench:
         return (problem or b"").decode(), list(us[: samples.value])
 
 
+_ALLOWED = "multiples of 8 and numbers from 1 on are allowed"
+
+
 @pytest.mark.parametrize(
     ("what", "nbytes", "iterations", "told"),
     [
         ("nonsense", 8, 1, 'what is "nonsense", which is none'),
-        ("half_trip", 7, 1, "bytes is 7 and iterations 1, at least 8 and 1 are allowed"),
-        ("half_trip", 8, 0, "bytes is 8 and iterations 0, at least 8 and 1 are allowed"),
-        ("lines", 65, 1, "bytes is 65, shared memory has 64"),
+        ("half_trip", 12, 1, f"bytes is 12 and iterations 1, {_ALLOWED}"),
+        ("half_trip", 0, 1, f"bytes is 0 and iterations 1, {_ALLOWED}"),
+        ("half_trip", 8, 0, f"bytes is 8 and iterations 0, {_ALLOWED}"),
+        ("lines", 72, 1, "bytes is 72, shared memory has 64"),
         ("half_trip", 8, 1, "the peer sent nothing for 50 ms"),
         ("line", 8, 1, "the peer sent nothing for 50 ms"),
     ],

@@ -426,9 +426,11 @@ VISIBLE const char *goccl_bench_put(const goccl_bench_end *end, const char *what
   if (end == NULL || what == NULL || us == NULL || samples == NULL) {
     return goccl_bench_failed("end, what, us and samples must not be NULL");
   }
-  if (bytes < sizeof(uint64_t) || iterations == 0) {
-    return goccl_bench_failed("bytes is %llu and iterations %llu, at least 8 and 1 are allowed",
-                              (unsigned long long)bytes, (unsigned long long)iterations);
+  if (bytes == 0 || bytes % sizeof(uint64_t) != 0 || iterations == 0) {
+    return goccl_bench_failed(
+        "bytes is %llu and iterations %llu, multiples of 8 and numbers from 1 "
+        "on are allowed",
+        (unsigned long long)bytes, (unsigned long long)iterations);
   }
   struct block b = {.end = end, .bytes = bytes, .iterations = iterations, .us = us};
   const char *why = NULL;

@@ -69,10 +69,10 @@ from .words import load_warning
 MPIS = tuple(name for name in PEERS if name != "gloo")
 _TRANSPORTS = ("shm", "tcp")
 _SIZES = "8,4K,64K,1M,16M,64M"
-_LEAST, _LATENCY_MOST, _BANDWIDTH_LEAST = 8, 64 << 10, 64 << 10
+_WORD, _LATENCY_MOST, _BANDWIDTH_LEAST = 8, 64 << 10, 64 << 10
 _BLOCK_SECONDS = 0.03
 _MOST_ITERATIONS = 20000
-_RESTED = 10  # iterations of a block in which each call rests
+_RESTED = 10  # iterations at most of a block in which each call rests
 _RANKS = 2
 _BUFFERS = 3  # of a rank, see goccl_bench_end
 _SHARED_LINES = 256  # bytes, see goccl_bench_end
@@ -371,7 +371,7 @@ class _Trial:
     def _prepare(self, entrant: _Entrant, nbytes: int) -> list[float]:
         """Finds out how many messages make a block, with some that also make connections."""
         if entrant.run.peer in (_RESTS, _AFTER):
-            entrant.iterations = self._args.iters or _RESTED
+            entrant.iterations = min(self._args.iters or _RESTED, _RESTED)
             return []
         entrant.iterations = self._args.iters or 2
         times = entrant.pair.block(entrant.run, nbytes, entrant.iterations)
@@ -504,8 +504,9 @@ def document(
 
 def _sizes(text: str) -> list[int]:
     sizes = sorted(set(parse_sizes(text)))
-    if sizes[0] < _LEAST:
-        raise argparse.ArgumentTypeError(f"{sizes[0]} is not a size from {_LEAST} bytes on")
+    for size in sizes:
+        if size % _WORD:
+            raise argparse.ArgumentTypeError(f"{size} is not a multiple of {_WORD} bytes")
     return sizes
 
 
@@ -537,8 +538,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sizes",
         type=_sizes,
         default=_sizes(_SIZES),
-        help="bytes of a message, 8 or more. Up to 64K the time of one is measured, from 64K on "
-        f"the bandwidth of many (default: {_SIZES})",
+        help="bytes of a message, multiples of 8. Up to 64K the time of one is measured, from 64K "
+        f"on the bandwidth of many (default: {_SIZES})",
     )
     add(
         "--peers",
@@ -552,7 +553,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=iterations,
         default="auto",
         metavar="N",
-        help="messages of a block, or auto: from the time they take (default)",
+        help="messages of a block, or auto: from the time they take (default); "
+        f"{_RESTED} at most where a rank rests before each",
     )
     add(
         "--blocks",

@@ -256,6 +256,7 @@ class MpiEnd(MpiAdapter, End):
             looks += 1
             if looks % _LOOKS_A_CLOCK == 0:
                 self._comm.Iprobe()  # an MPI may take puts in calls only
+                os.sched_yield()  # the peer may have no CPU
                 deadline = deadline or time.monotonic() + self._timeout
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"put {self._count} did not come in {self._timeout:g} s")

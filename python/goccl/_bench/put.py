@@ -27,7 +27,8 @@ each call is mpi4py.
 All take turns in short blocks. A time is the mean of some messages one after the other, or of all
 of a block where there is one flush at the end. Where the caller rests for 20 ms before each call,
 or makes it right after a collective, a time is that of one call. Rows are told apart by the
-placement of CPUs, as by ``goccl bench``.
+placement of CPUs, as by ``goccl bench``. The thread of each rank that calls is bound to a CPU of
+its own, for all libraries alike; the threads of libraries are not.
 """
 
 from __future__ import annotations

@@ -296,6 +296,14 @@ def _run(address: str, name: str) -> int:
     return 0
 
 
+def _bind(rank: int) -> None:
+    """Has this thread, not those of the library, stay on a CPU of its own: the scheduler would have
+    ranks share one that sleep now and then, and part those that spin."""
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) >= _RANKS:
+        os.sched_setaffinity(0, {cpus[rank]})
+
+
 def _serve(sock: socket.socket, end: End) -> None:
     while True:
         request, _ = wire.receive(sock)
@@ -305,6 +313,7 @@ def _serve(sock: socket.socket, end: End) -> None:
                 return
             case "join":
                 end.join(bytes.fromhex(request["unique_id"]))
+                _bind(end.rank)
                 answer = {"rank": end.rank, "version": end.version, "kind": end.kind}
             case "block":
                 what, nbytes, number = request["what"], request["bytes"], request["iterations"]

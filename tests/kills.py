@@ -492,8 +492,8 @@ class Process:
             self.call("channel_signal", to, one)
             self.call("channel_wait", come, one, timeout)
         finally:
-            for end in {to.value, come.value} - {0}:
-                self.library.goccl_channel_close(ctypes.c_uint64(end))
+            for channel in {to.value, come.value} - {0}:
+                self.library.goccl_channel_close(ctypes.c_uint64(channel))
             for memory in {mine.value, *memories} - {0}:
                 self.library.goccl_memory_deregister(ctypes.c_uint64(memory))
             self.library.goccl_mem_free(address)

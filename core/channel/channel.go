@@ -289,6 +289,9 @@ func (c *Channel) overflow(call string, n, sent uint64) error {
 func (c *Channel) prepare(
 	call string, m *Memory, right int, offset, bytes uint64, l *limit,
 ) (port bool, err error) {
+	if c.end.State() >= exec.ChannelEnded {
+		return false, c.ended(call, c.e.causeOf(c))
+	}
 	if err := m.check(c, call, right, offset, bytes); err != nil {
 		return false, err
 	}

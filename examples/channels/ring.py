@@ -25,18 +25,19 @@ def numbers(rank: int) -> torch.Tensor:
 blocks = goccl.zeros(comm.size * BLOCK)  # what peers reach is shareable memory
 blocks[block(comm.rank)] = numbers(comm.rank)
 mine = comm.register(blocks)
-theirs = comm.exchange(mine)  # by rank; they are sliced in elements
+theirs = comm.exchange(mine)[after]  # of all ranks, by rank; it is sliced in elements
+assert theirs is not None  # that rank has registered memory, too
 
 # A channel's tag is the rank that puts: of two ranks each is the other's next and previous one.
 with comm.channel(after, tag=comm.rank) as to, comm.channel(before, tag=before) as source:
     for step in range(comm.size - 1):  # each hands on the block that came last
         out, came = (comm.rank - step) % comm.size, (before - step) % comm.size
-        to.put_signal(theirs[after][block(out)], blocks[block(out)])
+        to.put_signal(theirs[block(out)], blocks[block(out)])
         source.wait(timeout=5)
         assert torch.equal(blocks[block(came)], numbers(came))
 
     copy = torch.empty(BLOCK)  # any memory
-    to.get(copy, theirs[after][block(after)])
+    to.get(copy, theirs[block(after)])
     to.flush()
     assert torch.equal(copy, numbers(after))
     comm.barrier()  # no rank takes its memory back while another one may still read it

@@ -17,14 +17,11 @@ type Program struct{ checked *program.Checked }
 // "goccl.plan/1", a plan of MSCCL++ as JSON, or of MSCCL as XML. The error is [ErrInvalidArgument],
 // and says what is wrong, and where.
 func LoadProgram(text []byte) (*Program, error) {
-	p, err := formats.Read(text)
-	if err == nil {
-		var checked *program.Checked
-		if checked, err = program.Check(p); err == nil {
-			return &Program{checked}, nil
-		}
+	checked, err := formats.Read(text)
+	if err != nil {
+		return nil, fault.Errorf(ErrInvalidArgument, "program: %v", err)
 	}
-	return nil, fault.Errorf(ErrInvalidArgument, "program: %v", err)
+	return &Program{checked}, nil
 }
 
 // Name is the program's.

@@ -38,11 +38,7 @@ func apiProgramLoad(from *C.char, size C.size_t, to *C.goccl_program) C.goccl_re
 				return err
 			}
 		}
-		p, err := formats.Read(C.GoBytes(unsafe.Pointer(from), C.int(size)))
-		var checked *program.Checked
-		if err == nil {
-			checked, err = program.Check(p)
-		}
+		checked, err := formats.Read(C.GoBytes(unsafe.Pointer(from), C.int(size)))
 		if err != nil {
 			return errorf(codeInvalidArgument, "program_load: %v", err)
 		}

@@ -71,14 +71,11 @@ func parseSimulation(request string) (s simulation, err error) {
 		if s.Collective != "" || s.Ranks != 0 {
 			return bad(errors.New("collective and ranks are the program's, and must not be given beside it"))
 		}
-		p, err := formats.Read(s.Program)
-		if err == nil {
-			s.program, err = program.Check(p)
-		}
-		if err != nil {
+		var err error
+		if s.program, err = formats.Read(s.Program); err != nil {
 			return bad(err)
 		}
-		s.Ranks = p.Ranks
+		s.Ranks = s.program.Ranks
 	}
 	if s.Estimate && (s.Trace != "" || s.Goal != "") {
 		return bad(errors.New("estimate is true, and there are neither a trace nor GOAL of formulas"))

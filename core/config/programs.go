@@ -89,9 +89,5 @@ func readProgram(file string) (*program.Checked, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := formats.Read(text)
-	if err != nil {
-		return nil, err
-	}
-	return program.Check(p)
+	return formats.Read(text)
 }

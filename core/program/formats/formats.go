@@ -11,9 +11,17 @@ import (
 	"github.com/goccl/goccl/core/program/mscclpp"
 )
 
-// Read reads a program from the text of a file: JSON of [program.Format], a plan of MSCCL++ as
-// JSON, or of MSCCL as XML. It does not [program.Check] the first; the others come checked.
-func Read(text []byte) (program.Program, error) {
+// Read reads a program from the text of a file, and checks it: JSON of [program.Format], a plan of
+// MSCCL++ as JSON, or of MSCCL as XML.
+func Read(text []byte) (*program.Checked, error) {
+	p, err := parse(text)
+	if err != nil {
+		return nil, err
+	}
+	return program.Check(p)
+}
+
+func parse(text []byte) (program.Program, error) {
 	if bytes.HasPrefix(bytes.TrimLeft(text, " \t\r\n"), []byte("<")) {
 		return msccl.Read(text)
 	}

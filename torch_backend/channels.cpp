@@ -399,6 +399,16 @@ Memory registerMemory(const Communicator& self, py::handle given, py::handle acc
   return {std::move(registered)};
 }
 
+// Whether elements of a dtype fill memory, as a rank says of its own.
+bool fills(goccl_memory memory, int64_t dtype, int64_t count) {
+  if (dtype < 0 || dtype >= static_cast<int64_t>(at::ScalarType::Undefined) || count < 0) {
+    return false;
+  }
+  const auto item = static_cast<uint64_t>(c10::elementSize(static_cast<at::ScalarType>(dtype)));
+  const auto bytes = ask<uint64_t>(library().memory_map, memory, nullptr);
+  return bytes % item == 0 && bytes / item == static_cast<uint64_t>(count);
+}
+
 // What a rank gives in exchange() that cannot be given is told the others in the exchange itself,
 // which leaves the group usable.
 py::list exchange(const Communicator& self, py::handle given) {
@@ -443,6 +453,12 @@ py::list exchange(const Communicator& self, py::handle given) {
     if (rank != group.getRank()) {
       registered = std::make_shared<Registered>();
       registered->lease = std::make_shared<Lease>(handles[rank]);
+      if (!fills(handles[rank], its[0], its[1])) {
+        raise({GOCCL_INTERNAL,
+               c10::str("goccl: exchange(): rank ", rank, " tells of ", its[1],
+                        " elements of dtype ", its[0], ", which are not what it has registered"),
+               {}});
+      }
     }
     theirs.append(RemoteMemory{std::move(registered), static_cast<int>(rank),
                                static_cast<at::ScalarType>(its[0]), 0,

@@ -158,6 +158,14 @@ def test_shareable(hosts, local, netem):
     assert sum(given for given, _ in found) == sum(taken for _, taken in found)
 
 
+@pytest.mark.parametrize("netem", ["", "loss 0.5%"])
+def test_channels(netem):
+    """Puts, gets, signals and flushes, and what they are ordered by."""
+    cases = "run_moves:torch.float32", "run_counts", "run_order"
+    with start(3, *(f"test_channels.{case}" for case in cases), netem=netem, timeout=200) as guests:
+        guests.check()
+
+
 def test_training():
     case = "rank_functions.digits"
     with start(2, case) as guests:

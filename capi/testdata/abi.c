@@ -1757,7 +1757,22 @@ static void fail_each(int child) {
   GIVES(handle, goccl_program_register(c, 7, NULL));
   GIVES(handle, goccl_program_unregister(c, 7));
   GIVES(handle, goccl_program_run(c, 7, NULL, 0, NULL, 0, f, sum, NULL, NULL, NULL));
+  GIVES(handle, goccl_memory_register(c, NULL, 1, GOCCL_REMOTE_READ, NULL));
+  GIVES(handle, goccl_memory_export(7, NULL));
+  GIVES(handle, goccl_memory_import(c, 0, NULL, NULL));
+  GIVES(handle, goccl_memory_exchange(c, 7, NULL));
+  GIVES(handle, goccl_memory_map(7, NULL, NULL));
+  GIVES(handle, goccl_channel_open(c, 0, 0, NULL, NULL));
+  GIVES(handle, goccl_channel_put(7, 7, 0, NULL, 0));
+  GIVES(handle, goccl_channel_get(7, NULL, 7, 0, 0));
+  GIVES(handle, goccl_channel_signal(7, 1));
+  GIVES(handle, goccl_channel_put_signal(7, 7, 0, NULL, 0, 1));
+  GIVES(handle, goccl_channel_wait(7, 1, 1));
+  GIVES(handle, goccl_channel_poll(7, 1));
+  GIVES(handle, goccl_channel_flush(7, 1));
+  GIVES(handle, goccl_channel_kind(7, NULL));
   goccl_work started = 7;
+  GIVES(handle, goccl_memory_exchange_async(c, 7, NULL, &started));
   GIVES(handle, goccl_program_register_async(c, 7, NULL, &started));
   GIVES(handle, goccl_program_unregister_async(c, 7, &started));
   GIVES(argument, goccl_comm_init_async(NULL, NULL, &started));
@@ -1789,6 +1804,8 @@ static void fail_each(int child) {
   GIVES(handle, goccl_group_drop(c, NULL));
   GIVES(handle, goccl_comm_refuse(c, NULL));
   GIVES(handle, goccl_program_free(7));
+  GIVES(handle, goccl_memory_deregister(7));
+  GIVES(handle, goccl_channel_close(7));
   GIVES(handle, goccl_work_free(w));
 }
 

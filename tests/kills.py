@@ -150,7 +150,7 @@ class Death:
     delays: dict[int, float]
 
 
-WHENS = ("before", "idle", "in", "put", "recover", "recover", "after", "agree", "grow", "shrink")
+WHENS = ("before", "idle", "in", "recover", "recover", "after", "agree", "grow", "shrink")
 HOWS = ("kill", "kill", "segv", "exit")
 
 
@@ -186,13 +186,15 @@ def death(plan: Plan, key: str, size: int, newcomers: int) -> Death | None:
 
 
 def action(plan: Plan, key: str, step: int, d: Death | None) -> str:
-    if d and d.step == step and d.when in ("in", "put", "agree", "grow", "shrink"):
-        return {"in": "large", "put": "channels"}.get(d.when, d.when)
+    by_channels = random.Random(f"{plan.seed} {key} {step} channels").random()
+    if d and d.step == step and d.when in ("in", "agree", "grow", "shrink"):
+        return {"in": "channels" if by_channels < 0.4 else "large"}.get(d.when, d.when)
     draw = random.Random(f"{plan.seed} {key} {step}")
-    return draw.choices(
-        ["tiny", "small", "middle", "large", "several", "channels", "agree", "grow", "shrink"],
-        [8, 4, 3, 3, 3, 3, 2, 3, 0.7],
+    what = draw.choices(
+        ["tiny", "small", "middle", "large", "several", "agree", "grow", "shrink"],
+        [8, 4, 3, 3, 3, 2, 3, 0.7],
     )[0]
+    return "channels" if by_channels < 0.15 and what not in ("agree", "grow", "shrink") else what
 
 
 def rounded(x: float) -> float:
@@ -476,7 +478,7 @@ class Process:
                     self.call("channel_open", self.comm, peer, tag, config, ctypes.byref(end))
             if here == after:
                 come = to
-            self.dies_soon(self.is_to_die("put"))
+            self.dies_soon(self.is_to_die("in"))
             one, none, timeout = ctypes.c_uint64(1), ctypes.c_uint64(), ctypes.c_int64(0)
             self.call("channel_put_signal", to, memories_at(memories, after), none, own, size, one)
             self.call("channel_wait", come, one, timeout)

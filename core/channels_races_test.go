@@ -187,8 +187,10 @@ func TestDeregisterUnderPuts(t *testing.T) {
 					}
 				})
 			}
-			for puts.Load() < 3 {
-				time.Sleep(time.Millisecond / 10)
+			for end := time.Now().Add(patience); puts.Load() < 3; time.Sleep(time.Millisecond / 10) {
+				if time.Now().After(end) {
+					t.Fatal("the puts do not begin")
+				}
 			}
 			mine.Deregister()
 			if err := w.runtimes[1].Free(p); err != nil {
@@ -271,8 +273,10 @@ func TestChannelEndsUnderCalls(t *testing.T) {
 						})
 					}
 				}
-				for begun.Load() < 50 {
-					time.Sleep(time.Millisecond / 10)
+				for end := time.Now().Add(patience); begun.Load() < 50; time.Sleep(time.Millisecond / 10) {
+					if time.Now().After(end) {
+						t.Fatal("the calls do not begin")
+					}
 				}
 				end(w, c)
 				w.await(ended(&calls), 2*patience, "the end of calls")

@@ -41,14 +41,16 @@ func TestOnlyThePeerMaps(t *testing.T) {
 	}
 	took := make(chan error, 1)
 	go func() { took <- blind.Wait(context.Background(), 1, 0) }()
-	for { // until it waits
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // until it waits
 		blind.e.mu.Lock()
 		waits := blind.wait != nil
 		blind.e.mu.Unlock()
 		if waits {
 			break
 		}
-		time.Sleep(time.Millisecond)
+		if time.Now().After(end) {
+			t.Fatal("the peer does not wait")
+		}
 	}
 	if err := sees.Signal(1); err != nil {
 		t.Fatal(err)

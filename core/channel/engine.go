@@ -11,6 +11,7 @@ import (
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/serial"
 	"github.com/goccl/goccl/core/memory"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -127,8 +128,8 @@ type opened struct {
 
 // peer is what goes on with one peer, under Engine.mu.
 type peer struct {
-	out        outbox // control frames, in order
-	served     outbox // gets of the peer
+	out        serial.Queue // control frames
+	served     serial.Queue // gets of the peer
 	serving    int
 	asking     int            // gets from the peer
 	waiting    int            // ends of the peer that have not met
@@ -145,7 +146,7 @@ func New(c Config, f Face) *Engine {
 		theirs: map[end]*Channel{}, gets: map[uint64]*get{}, gone: map[int]*fault.Error{},
 		peers: make([]peer, len(c.Ports))}
 	for i := range e.peers {
-		e.peers[i].out.spawn, e.peers[i].served.spawn = c.Spawn, c.Spawn
+		e.peers[i].out.Spawn, e.peers[i].served.Spawn = c.Spawn, c.Spawn
 	}
 	return e
 }
@@ -220,10 +221,10 @@ func (e *Engine) Map(m *Memory, rank int) (unsafe.Pointer, error) {
 
 // tell sends a control frame, in order, without waiting. It may be called with mu held.
 func (e *Engine) tell(rank int, h transport.Header, payload []byte) {
-	e.peers[rank].out.do(func() { e.sendControl(rank, h, payload) })
+	e.peers[rank].out.Do(func() { e.sendControl(rank, h, payload) })
 }
 
-// sendControl sends a control frame. It runs in the peer's outbox.
+// sendControl sends a control frame. It runs in the peer's queue.
 func (e *Engine) sendControl(rank int, h transport.Header, payload []byte) {
 	err := e.links.Send(e.Context, rank, h, payload)
 	if err == nil || e.Context.Err() != nil || errors.Is(err, transport.ErrPeerLeft) ||
@@ -239,7 +240,7 @@ func (e *Engine) answer(rank int, h transport.Header) func() {
 	p := &e.peers[rank]
 	p.answers.Add(1)
 	return func() {
-		p.out.do(func() {
+		p.out.Do(func() {
 			e.sendControl(rank, h, nil)
 			p.answers.Add(-1)
 		})

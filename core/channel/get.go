@@ -170,7 +170,7 @@ func (e *Engine) asked(src int, h transport.Header, payload []byte) error {
 	if idle && m != nil && bytes <= shortGet && e.serveAtOnce(src, number, m, h.Arg[1], bytes) {
 		return nil
 	}
-	p.served.do(func() { e.serve(src, number, m, h.Arg[1], bytes) })
+	p.served.Do(func() { e.serve(src, number, m, h.Arg[1], bytes) })
 	return nil
 }
 

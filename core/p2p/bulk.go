@@ -244,7 +244,7 @@ func (e *Engine) accept(r *receive, a *arrival) {
 func (e *Engine) finish(b *bulk) {
 	h := frameOf(FrameFIN, b.id)
 	q := &e.peers[b.peer]
-	if q.answers.now(e, func() bool { return q.wire.tryPost(h, nil) }) {
+	if q.answers.Now(func() bool { return q.wire.tryPost(h, nil) }) {
 		e.complete(b)
 		return
 	}

@@ -69,9 +69,9 @@ type reading struct {
 // peer is what goes on with one peer.
 type peer struct {
 	wire    wire
-	frames  serial // eager sends and RTS, in the order of their calls
-	answers serial
-	data    serial // of large sends over a link, in the order in which they were accepted
+	frames  queued // eager sends and RTS, in the order of their calls
+	answers queued
+	data    queued // of large sends over a link, in the order in which they were accepted
 
 	sending, receiving queue       // of large sends over memory
 	unannounced        atomic.Bool // a packet of which it must be told, unless it looks itself
@@ -101,7 +101,9 @@ func New(c Config, f Face) (*Engine, error) {
 	e.out, e.in = map[uint64]*send{}, map[pair]*bulk{}
 	e.gone = map[int]membership.Departure{}
 	for i := range e.peers {
-		e.peers[i].Credit = credits.Of(i)
+		p := &e.peers[i]
+		p.Credit = credits.Of(i)
+		p.frames.Spawn, p.answers.Spawn, p.data.Spawn = c.Works.Spawn, c.Works.Spawn, c.Works.Spawn
 		e.peers[i].wire = e.wireTo(i)
 	}
 	e.attention.after, e.attention.look = e.after, e.background
@@ -259,7 +261,7 @@ func (e *Engine) send(w *work.Work, op *call.Operation) {
 	q.Sent++
 	e.mu.Unlock()
 	// On the caller's thread, if that takes no waiting: a hand-over costs more than a small frame.
-	if !e.links.Connected(s.peer) || !q.frames.now(e, func() bool { return q.wire.begin(s) }) {
+	if !e.links.Connected(s.peer) || !q.frames.Now(func() bool { return q.wire.begin(s) }) {
 		q.frames.do(e, func() { e.beginSend(s, s.header, w.Timeout()) })
 	}
 }
@@ -383,7 +385,7 @@ func (e *Engine) mismatch(r *receive, a *arrival) *fault.Error {
 // tells.
 func (e *Engine) reply(peer int, h transport.Header, payload []byte) {
 	q := &e.peers[peer]
-	if !q.answers.now(e, func() bool { return q.wire.tryPost(h, payload) }) {
+	if !q.answers.Now(func() bool { return q.wire.tryPost(h, payload) }) {
 		timeout := e.face.Timeout()
 		until := exec.Later(exec.Now(), timeout)
 		q.answers.do(e, func() { e.replyBy(until, timeout, peer, h, payload) })

@@ -11,7 +11,8 @@
 // or the mailboxes of ranks that share memory. What the engine has no power over it asks of the
 // communicator, by the interface [Face]: it is the communicator that fails, and that dials.
 //
-// Locks: Engine.mu is a leaf but for serial.mu. No work ends, and nothing is sent, with it held.
+// Locks: Engine.mu is a leaf but for the locks of serial queues. No work ends, and
+// nothing is sent, with it held.
 package p2p
 
 import (

@@ -151,7 +151,7 @@ func (e *Engine) acceptPlans(t *transfer) {
 		e.enqueue(t)
 		return true
 	}
-	if !q.answers.now(e, inline) {
+	if !q.answers.Now(inline) {
 		q.answers.do(e, func() {
 			if err := q.wire.post(t.work.Context(), h, nil); err != nil {
 				e.end(t.bulk, e.lose(t.op, t.peer, err))

@@ -4,10 +4,10 @@
 // # Model
 //
 // [Memory] is a part of a process's shareable memory that it has registered, or of a peer's that it
-// has imported by a [Handle]. A [Channel] joins two ranks by a tag. It puts to memory of the peer
-// and gets from it, and it has a count of signals each way. Who has taken a signal sees what was
-// put before it on the same channel; nothing else is ordered. Channels stand beside collectives and
-// sends: they use no lane, no queue and no plan.
+// has imported by a handle of 64 bytes. A [Channel] joins two ranks by a tag. It puts to memory of
+// the peer and gets from it, and it has a count of signals each way. Who has taken a signal sees
+// what was put before it on the same channel; nothing else is ordered. Channels stand beside
+// collectives and sends: they use no lane, no queue and no plan.
 //
 // Two ends meet in the order in which they were opened: the first of a tag meets the peer's first,
 // the second the second, whether one of them has been closed meanwhile or not. So no rank waits for
@@ -51,7 +51,6 @@ const (
 )
 
 // Channel is this rank's end of a channel. Its methods may be called from any goroutine and thread.
-// A call that takes a deadline has it on exec's clock, and gives the time up to it for texts.
 type Channel struct {
 	e         *Engine
 	id        uint64 // by which the peer's frames name it
@@ -191,11 +190,14 @@ func (c *Channel) PutFrom(
 	if signals > 0 {
 		call = "put_signal"
 	}
+	put := func() bool {
+		return c.end.Put(m.region.Handle, offset, src, bytes, signals) == exec.CarriedAll
+	}
+	if put() { // mostly, and then nothing else is looked at
+		return nil
+	}
 	l := c.limit(context.Background(), 0)
 	for {
-		if c.end.Put(m.region.Handle, offset, src, bytes, signals) == exec.CarriedAll {
-			return nil
-		}
 		port, err := c.prepare(call, m, exec.RemoteWrite, offset, bytes, &l)
 		switch {
 		case err != nil:
@@ -204,6 +206,8 @@ func (c *Channel) PutFrom(
 			return c.errorf(fault.ErrInvalidArgument, call, "src is NULL, and bytes is %d", bytes)
 		case port:
 			return c.send(call, m, offset, unsafe.Slice((*byte)(src), bytes), signals, &l)
+		case put():
+			return nil
 		case c.full(signals):
 			return c.overflow(call, signals, c.end.Sent())
 		}
@@ -219,11 +223,12 @@ func (c *Channel) Get(dst []byte, m *Memory, offset uint64) error {
 // GetTo is Get for memory that Go does not know.
 func (c *Channel) GetTo(dst unsafe.Pointer, m *Memory, offset, bytes uint64) error {
 	const call = "get"
+	get := func() bool { return c.end.Get(dst, m.region.Handle, offset, bytes) == exec.CarriedAll }
+	if get() {
+		return nil
+	}
 	l := c.limit(context.Background(), 0)
 	for {
-		if c.end.Get(dst, m.region.Handle, offset, bytes) == exec.CarriedAll {
-			return nil
-		}
 		port, err := c.prepare(call, m, exec.RemoteRead, offset, bytes, &l)
 		switch {
 		case err != nil:
@@ -232,6 +237,8 @@ func (c *Channel) GetTo(dst unsafe.Pointer, m *Memory, offset, bytes uint64) err
 			return c.errorf(fault.ErrInvalidArgument, call, "dst is NULL, and bytes is %d", bytes)
 		case port:
 			return c.request(m, offset, unsafe.Slice((*byte)(dst), bytes), &l)
+		case get():
+			return nil
 		}
 	}
 }
@@ -242,11 +249,11 @@ func (c *Channel) Signal(n uint64) error {
 	if n == 0 {
 		return c.errorf(fault.ErrInvalidArgument, call, "n is 0, it must be 1 or more")
 	}
+	if c.end.Signal(n) == exec.CarriedAll {
+		return nil
+	}
 	l := c.limit(context.Background(), 0)
 	for {
-		if c.end.Signal(n) == exec.CarriedAll {
-			return nil
-		}
 		port, err := c.meet(call, &l)
 		switch {
 		case err != nil:
@@ -257,6 +264,8 @@ func (c *Channel) Signal(n uint64) error {
 				return err
 			}
 			return c.sendSignals(call, theirs, n, &l)
+		case c.end.Signal(n) == exec.CarriedAll:
+			return nil
 		case c.full(n):
 			return c.overflow(call, n, c.end.Sent())
 		}
@@ -326,7 +335,7 @@ func (c *Channel) meet(call string, l *limit) (port bool, err error) {
 			return false, c.ended(call, c.e.causeOf(c))
 		}
 		unmet := func() bool { return c.end.State() != exec.ChannelUnmet }
-		if c.e.bring(c, l.next(), unmet) == exec.CarriedLate && !unmet() {
+		if !c.e.bring(c, l.next(), unmet) {
 			why := func() string { return "the peer has not opened its end" }
 			if err := c.over(call, l, why); err != nil {
 				return false, err
@@ -347,29 +356,26 @@ func (c *Channel) Wait(ctx context.Context, n uint64, timeout time.Duration) err
 	}
 	l := c.limit(ctx, timeout)
 	for {
-		var how exec.Carried
+		var taken, late bool
 		switch state := c.end.State(); state {
 		case exec.ChannelMemory:
-			how = c.end.Await(n, state, l.next())
+			how := c.end.Await(n, state, l.next())
+			taken, late = how == exec.CarriedAll, how == exec.CarriedLate
 		case exec.ChannelUnmet, exec.ChannelPort:
-			taken := false
-			how = c.e.bring(c, l.next(), func() bool {
+			late = !c.e.bring(c, l.next(), func() bool {
 				taken = taken || c.end.Take(n, false) == exec.CarriedAll
 				return taken || c.end.State() != state
 			})
-			if !taken && how == exec.CarriedAll { // the state is another one
-				how = exec.CarriedNot
-			}
 		default:
 			if c.end.Take(n, false) == exec.CarriedAll { // it came before the end
 				return nil
 			}
 			return c.ended(call, c.e.causeOf(c))
 		}
-		switch how {
-		case exec.CarriedAll:
+		switch {
+		case taken:
 			return nil
-		case exec.CarriedLate:
+		case late:
 			if err := c.over(call, &l, func() string { return c.missing(n) }); err != nil {
 				return err
 			}
@@ -397,7 +403,7 @@ func (c *Channel) Poll(n uint64) (taken bool, err error) {
 	}
 	state := c.end.State()
 	if state == exec.ChannelUnmet || state == exec.ChannelPort {
-		c.e.look(c.peer)
+		c.e.pump(c.peer)
 	}
 	if c.end.Take(n, false) == exec.CarriedAll {
 		return true, nil
@@ -433,7 +439,7 @@ func (c *Channel) Flush(ctx context.Context, timeout time.Duration) error {
 		return c.flushes.ended >= number && c.gets.ended >= gets || c.cause != nil
 	}
 	for !answered() {
-		if e.bring(c, l.next(), answered) == exec.CarriedLate && !answered() {
+		if !e.bring(c, l.next(), answered) {
 			why := func() string { return "the peer's process has not answered" }
 			if err := c.over(call, &l, why); err != nil {
 				return err

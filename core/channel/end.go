@@ -98,7 +98,7 @@ func (e *Engine) awaitPieces(c *Channel) {
 		return true
 	}
 	for !idle() {
-		if e.bring(c, until, idle) == exec.CarriedLate && !idle() {
+		if !e.bring(c, until, idle) {
 			e.face.Fail(c.late("close", e.face.Timeout(), "the rest of what was got does not come"))
 			until = exec.Never
 		}

@@ -45,7 +45,6 @@ type Face interface {
 
 // Links carry frames to peers. [transport.Group] says what the methods do.
 type Links interface {
-	Connected(peer int) bool
 	Connect(ctx context.Context, peer int) error
 	Send(ctx context.Context, peer int, h transport.Header, payload ...[]byte) error
 	TrySend(peer int, h transport.Header, payload ...[]byte) bool

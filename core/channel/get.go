@@ -44,7 +44,7 @@ func (c *Channel) request(m *Memory, offset uint64, to []byte, l *limit) error {
 		return true
 	}
 	for !begin() {
-		if e.bring(c, l.until, begin) == exec.CarriedLate && !begin() {
+		if !e.bring(c, l.until, begin) {
 			return c.late(call, l.most, "the peer has not answered to the gets before")
 		}
 	}

@@ -24,8 +24,8 @@ func (c *Channel) changed() <-chan struct{} {
 	return c.wait
 }
 
-// look reads what has come from a peer, without waiting.
-func (e *Engine) look(rank int) {
+// pump reads what has come from a peer, without waiting.
+func (e *Engine) pump(rank int) {
 	if e.Reader == nil || e.Local[rank] || !e.Reader.Take() {
 		return
 	}
@@ -33,12 +33,12 @@ func (e *Engine) look(rank int) {
 	e.Reader.Leave()
 }
 
-// bring waits for what a peer sends, until done reports true or a time. Where no other thread reads
-// the links, this one does.
-func (e *Engine) bring(c *Channel, until time.Duration, done func() bool) exec.Carried {
+// bring waits for what a peer sends, until done reports true or a time, and reports whether done
+// did. Where no other thread reads the links, this one does.
+func (e *Engine) bring(c *Channel, until time.Duration, done func() bool) bool {
 	for !done() {
 		if exec.Now() >= until {
-			return exec.CarriedLate
+			return done()
 		}
 		switch {
 		case e.Reader == nil || e.Local[c.peer]:
@@ -52,7 +52,7 @@ func (e *Engine) bring(c *Channel, until time.Duration, done func() bool) exec.C
 			e.Reader.StopProgress()
 		}
 	}
-	return exec.CarriedAll
+	return true
 }
 
 // read reads the links with the reader's token.

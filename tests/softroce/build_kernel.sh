@@ -64,6 +64,18 @@ make_room_for_registers() {
   grep -q '(HOST_FP_SIZE, 12288)' "$file" || fail "the size of the registers is not where it was in $file"
 }
 
+# A signal handler must not change errno, or what it interrupts takes one error for another: hostfs
+# saw a file that is not there as one without a type (EIO). The source keeps errno for all signals
+# but the timer's. Later kernels do it in hard_handler, too.
+keep_errno() {
+  local file=$work/source/arch/um/os-Linux/signal.c
+  sed -i -e '/^static void hard_handler/,/^}/ {
+      s/^\tmcontext_t \*mc = .*/&\n\tint saved_errno = errno;/
+      s/^\t} while (pending);/&\n\terrno = saved_errno;/
+    }' "$file"
+  [[ $(grep -c saved_errno "$file") -eq 2 ]] || fail "hard_handler is not as it was in $file"
+}
+
 configure() {
   make -C "$work/source" ARCH=um O="$work/build" KCONFIG_ALLCONFIG="$here/kernel.config" allnoconfig >>"$log" 2>&1
   # Kconfig drops without a word what it does not know or what misses a dependency.
@@ -77,6 +89,7 @@ build() {
   unpack_source
   say "source unpacked after $((SECONDS - begin)) s"
   make_room_for_registers
+  keep_errno
   configure
   make -C "$work/build" ARCH=um -j"$(nproc)" linux >>"$log" 2>&1
   strip -g -o "$work/linux" "$work/build/linux"

@@ -399,7 +399,7 @@ func TestManyChannels(t *testing.T) {
 				})
 			}
 			for _, c := range w.comms {
-				awaitText(t, c.present.Load().Channels, "0 ends, 0 pairings, 0 met, 0 waiting, 0 gets")
+				awaitText(t, c.present.Load().Channels, "0 ends, 0 pairings, 0 met, 0 waiting, 0 gets, 0 lent")
 			}
 			awaitText(t, func() string {
 				return fmt.Sprintf("%d goroutines more", max(0, runtime.NumGoroutine()-goroutines))

@@ -354,7 +354,7 @@ func TestChannelsMeetInOrder(t *testing.T) {
 			b.Close()
 		}
 		for rank, c := range w.comms {
-			awaitText(t, c.present.Load().Channels, "0 ends, 0 pairings, 0 met, 0 waiting, 0 gets")
+			awaitText(t, c.present.Load().Channels, "0 ends, 0 pairings, 0 met, 0 waiting, 0 gets, 0 lent")
 			_ = rank
 		}
 	})

@@ -307,3 +307,48 @@ func TestAdvertisedByARankThatLeft(t *testing.T) {
 		return !arena && known == 0
 	})
 }
+
+// What lies in shareable memory is read by the peer, into its place: puts, and gets but for their
+// last bytes.
+func TestChannelsCopyNothing(t *testing.T) {
+	const size, bytes, last = 2, 3 << 20, 16 << 10
+	w, _ := newVerbsWorld(t, size)
+	b, beside := newBoard(t, w, bytes), newBoard(t, w, bytes)
+	w.each(func(rank int) error {
+		c, err := w.comms[rank].OpenChannel(1-rank, 1, "")
+		if err != nil {
+			return err
+		}
+		copy(beside.own[rank], pattern(rank, bytes))
+		if err := c.Put(b.peers[rank][1-rank], 0, beside.own[rank], 1); err != nil {
+			return err
+		}
+		if err := c.Wait(context.Background(), 1, 0); err != nil {
+			return err
+		}
+		if string(b.own[rank]) != string(pattern(1-rank, bytes)) {
+			return errors.New("what was put is not there")
+		}
+		if err := c.Flush(context.Background(), 0); err != nil {
+			return err
+		}
+		clear(beside.own[rank])
+		if err := c.Get(beside.own[rank], b.peers[rank][1-rank], 0); err != nil {
+			return err
+		}
+		if err := c.Flush(context.Background(), 0); err != nil {
+			return err
+		}
+		if string(beside.own[rank]) != string(pattern(rank, bytes)) {
+			return errors.New("what was got is not what was put")
+		}
+		return nil
+	})
+	given, taken := advertised(w)
+	for rank := range size {
+		if want := int64(2*bytes - last); given[rank] != want || taken[rank] != want {
+			t.Errorf("rank %d: %d bytes were read by peers, and %d of theirs: want %d", rank,
+				given[rank], taken[rank], want)
+		}
+	}
+}

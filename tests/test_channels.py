@@ -21,7 +21,8 @@ from test_collectives import refused
 
 SIZES = (3,)
 DTYPES = [torch.float32, torch.uint8, torch.bfloat16, torch.complex128, torch.bool]
-COUNTS = [1, 0, 511, 512, 4095, 4096, 70_000]  # around what keeps the GIL, and a piece of a link
+# Around what keeps the GIL, and a piece of a link; the last are read by peers over verbs.
+COUNTS = [1, 0, 511, 512, 4095, 4096, 70_000, 300_000]
 
 both_transports = pytest.mark.parametrize("transport", harness.TRANSPORTS)
 
@@ -56,7 +57,9 @@ def run_moves(rank, dtype):
                 assert (to.peer, to.tag, source.peer, source.tag) == (after, 1, before, 1)
                 for i, count in enumerate(COUNTS):
                     part = theirs[after][i : i + count]
-                    given = made(dtype, count, 10 * me + i)
+                    # Over verbs a peer reads what is shareable by itself.
+                    local = goccl.empty if (i + me) % 2 else torch.empty
+                    given = local(count, dtype=dtype).copy_(made(dtype, count, 10 * me + i))
                     if i % 2:
                         to.put_signal(part, given, n=2)
                     else:
@@ -66,7 +69,7 @@ def run_moves(rank, dtype):
                     want = made(dtype, count, 10 * before + i)
                     what = f"{count} {dtype} by {kind}"
                     harness.expect(same(mem.tensor[i : i + count], want), f"put of {what}")
-                    back = torch.zeros(count, dtype=dtype)
+                    back = local(count, dtype=dtype).fill_(0)
                     to.get(back, part)
                     to.flush()
                     harness.expect(same(back, given), f"get of {what}")

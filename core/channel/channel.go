@@ -499,13 +499,14 @@ func (c *Channel) sendSignals(call string, theirs, n uint64, l *limit) error {
 // post sends a frame to the peer.
 func (c *Channel) post(call string, h transport.Header, l *limit, payload ...[]byte) error {
 	e := c.e
+	lent := len(payload) == 1 && e.lend(c.peer, payload[0])
 	// A peer may have taken it and gone since: that is no error of this call.
-	if e.links.TrySend(c.peer, h, payload...) {
+	if !lent && e.links.TrySend(c.peer, h, payload...) {
 		return nil
 	}
 	ctx := work.WithDeadline(e.Context, l.until)
 	defer ctx.End()
-	err := e.links.Send(ctx, c.peer, h, payload...)
+	err := e.send(ctx, c.peer, h, lent, payload...)
 	if err == nil {
 		return nil
 	}

@@ -156,6 +156,7 @@ func (e *Engine) Depart(rank int, cause *fault.Error) {
 		}
 	}
 	e.endGets(func(g *get) bool { return g.channel.peer == rank })
+	e.takeBack(rank)
 	e.mu.Unlock()
 	e.kick()
 }
@@ -182,6 +183,9 @@ func (e *Engine) Free() {
 	all := slices.Collect(maps.Values(e.ends))
 	clear(e.ends)
 	e.over = true
+	for rank := range e.peers {
+		e.takeBack(rank)
+	}
 	e.mu.Unlock()
 	for _, c := range all {
 		c.end.Leave()

@@ -48,6 +48,9 @@ type Links interface {
 	Connect(ctx context.Context, peer int) error
 	Send(ctx context.Context, peer int, h transport.Header, payload ...[]byte) error
 	TrySend(peer int, h transport.Header, payload ...[]byte) bool
+	Advertises(peer int, payload []byte) bool
+	Advertise(ctx context.Context, reading bool, peer int, h transport.Header,
+		payload ...[]byte) (advertised bool, err error)
 	Pump(peer int)
 }
 
@@ -134,9 +137,11 @@ type peer struct {
 	waiting    int            // ends of the peer that have not met
 	tags       map[uint64]int // of those that it has not closed
 	lastOpened uint64
-	reached    atomic.Bool  // it may store to memory of this rank; not under Engine.mu
-	answers    atomic.Int32 // that are on their way to it; not under Engine.mu
-	coming     coming       // of the thread that reads the link
+	lent       [][]byte      // pieces that it is to read by itself
+	returned   chan struct{} // closed at the next one that it has read; nil: nobody waits
+	reached    atomic.Bool   // it may store to memory of this rank; not under Engine.mu
+	answers    atomic.Int32  // that are on their way to it; not under Engine.mu
+	coming     coming        // of the thread that reads the link
 }
 
 // New makes an engine. UseLinks comes before its first frame, and Free ends it.
@@ -257,10 +262,11 @@ func (e *Engine) kick() {
 func (e *Engine) String() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	waiting := 0
+	waiting, lent := 0, 0
 	for i := range e.peers {
 		waiting += e.peers[i].waiting
+		lent += len(e.peers[i].lent)
 	}
-	return fmt.Sprintf("%d ends, %d pairings, %d met, %d waiting, %d gets", len(e.ends),
-		len(e.pairings), len(e.theirs), waiting, len(e.gets))
+	return fmt.Sprintf("%d ends, %d pairings, %d met, %d waiting, %d gets, %d lent", len(e.ends),
+		len(e.pairings), len(e.theirs), waiting, len(e.gets), lent)
 }

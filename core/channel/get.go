@@ -151,6 +151,9 @@ func (e *Engine) asked(src int, h transport.Header, payload []byte) error {
 	}
 	number := binary.LittleEndian.Uint64(payload)
 	bytes := binary.LittleEndian.Uint64(payload[8:])
+	if bytes == 0 {
+		return violation("a get of 0 bytes")
+	}
 	m, err := e.Memories.hold(h.Arg[0], exec.RemoteRead, h.Arg[1], bytes)
 	if err != nil {
 		return err
@@ -174,7 +177,8 @@ func (e *Engine) asked(src int, h transport.Header, payload []byte) error {
 	return nil
 }
 
-// shortGet is the most bytes of a get that the reader of the link answers itself.
+// shortGet is the most bytes of a get that the reader of the link answers itself, and of the last
+// piece of another one.
 const shortGet = 16 << 10
 
 // serveAtOnce answers a get if the link takes the answer now, and no other is before it.
@@ -183,7 +187,7 @@ func (e *Engine) serveAtOnce(src int, number uint64, m *Memory, offset, bytes ui
 	defer e.images.Give(&answer)
 	copy(answer, m.memory()[offset:])
 	h := transport.Header{Type: transport.Data, Flags: gotData, Seq: number}
-	if bytes == 0 || m.closed.Load() || !e.links.TrySend(src, h, answer) {
+	if m.closed.Load() || !e.links.TrySend(src, h, answer) {
 		return false
 	}
 	e.Memories.let(m)
@@ -208,26 +212,31 @@ func (e *Engine) serve(src int, number uint64, m *Memory, offset, bytes uint64) 
 	}
 	defer e.Memories.let(m)
 	from := m.memory()[offset:][:bytes]
-	for moved := 0; moved < len(from); {
-		piece := from[moved:][:min(len(from)-moved, pieceMost)]
-		h := transport.Header{Type: transport.Data, Flags: gotData, Seq: number,
+	head := func(moved int) transport.Header {
+		return transport.Header{Type: transport.Data, Flags: gotData, Seq: number,
 			Arg: [2]uint64{uint64(moved)}}
-		if moved += len(piece); moved == len(from) {
-			// Memory that is deregistered may be freed at once, and is no answer then. What is copied
-			// before that is.
-			last := e.images.Take(len(piece))
-			defer e.images.Give(&last)
-			copy(last, piece)
-			piece = last
-			if m.closed.Load() {
-				_ = e.links.Send(ctx, src, transport.Header{Type: frameNoGet, Seq: number})
-				return
-			}
-		}
-		if e.links.Send(ctx, src, h, piece) != nil {
+	}
+	moved := 0
+	for len(from)-moved > shortGet {
+		piece := from[moved:][:min(len(from)-moved-shortGet, pieceMost)]
+		if e.send(ctx, src, head(moved), e.lend(src, piece), piece) != nil {
 			return
 		}
+		moved += len(piece)
 	}
+	// Memory that is deregistered may be freed at once, and is no answer then. What is copied, or
+	// read by the peer, before that is.
+	last := e.images.Take(len(from) - moved)
+	defer e.images.Give(&last)
+	copy(last, from[moved:])
+	if !e.awaitRead(ctx, src, from) {
+		return
+	}
+	if m.closed.Load() {
+		_ = e.links.Send(ctx, src, transport.Header{Type: frameNoGet, Seq: number})
+		return
+	}
+	_ = e.links.Send(ctx, src, head(moved), last) // an error means that the peer's call has one
 }
 
 // slotOfGet is Slot for a piece of what this rank has asked for.

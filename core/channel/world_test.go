@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -29,10 +30,12 @@ const (
 type world struct {
 	t     testing.TB
 	ranks []*rank
-	links map[way][]frame // frames to be read, in order
+	mu    sync.Mutex
+	links map[way][]frame // frames to be read, in order; guarded by mu
 	slow  map[way][]frame // that were read, and wait for the goroutine of the link
 	tasks []func()
 	full  bool // links take nothing that may not wait
+	verbs bool // peers read pieces of shareable memory by themselves
 }
 
 // way is a link, in one direction.
@@ -41,6 +44,7 @@ type way struct{ from, to int }
 type frame struct {
 	transport.Header
 	payload []byte
+	lent    bool // the payload is the sender's memory, until it is read
 }
 
 // rank is the face and the links of its engine.
@@ -135,18 +139,31 @@ func (w *world) settle() {
 	}
 }
 
+// write has a link carry a frame.
+func (w *world) write(at way, f frame) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.links[at] = append(w.links[at], f)
+}
+
 // read has a link's reader take a frame.
 func (w *world) read(at way) bool {
+	w.mu.Lock()
 	if len(w.links[at]) == 0 {
+		w.mu.Unlock()
 		return false
 	}
 	f := w.links[at][0]
 	w.links[at] = w.links[at][1:]
+	w.mu.Unlock()
 	if f.Type >= transport.ControlBase && f.Type < transport.QuickBase {
 		w.slow[at] = append(w.slow[at], f)
 		return true
 	}
 	w.ranks[at.to].take(at.from, f)
+	if f.lent {
+		w.ranks[at.from].Acked(at.to, f.payload)
+	}
 	return true
 }
 
@@ -202,9 +219,22 @@ func (r *rank) Send(ctx context.Context, peer int, h transport.Header, payload .
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	at := way{r.number, peer}
-	r.w.links[at] = append(r.w.links[at], frame{h, slices.Concat(payload...)})
+	r.w.write(way{r.number, peer}, frame{h, slices.Concat(payload...), false})
 	return nil
+}
+
+// Advertises implements Links.
+func (r *rank) Advertises(peer int, payload []byte) bool { return r.w.verbs && len(payload) > 0 }
+
+// Advertise implements Links.
+func (r *rank) Advertise(
+	ctx context.Context, reading bool, peer int, h transport.Header, payload ...[]byte,
+) (advertised bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	r.w.write(way{r.number, peer}, frame{h, payload[0], true})
+	return true, nil
 }
 
 // TrySend implements Links.
@@ -256,6 +286,24 @@ func (r *rank) imported(m *Memory, peer int) *Memory {
 		r.w.t.Fatal(err)
 	}
 	return its
+}
+
+// shareable allocates memory of the rank's arena.
+func (r *rank) shareable(bytes int) []byte {
+	r.w.t.Helper()
+	p, err := r.arena.Alloc(int64(bytes))
+	if err != nil {
+		r.w.t.Fatal(err)
+	}
+	return unsafe.Slice((*byte)(p), bytes)
+}
+
+// release frees what shareable has allocated.
+func (r *rank) release(b []byte) {
+	r.w.t.Helper()
+	if err := r.arena.Free(unsafe.Pointer(unsafe.SliceData(b))); err != nil {
+		r.w.t.Fatal(err)
+	}
 }
 
 // registered is all that peers may write.

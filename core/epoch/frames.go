@@ -90,9 +90,13 @@ func (e handler) Dropped(src int, h transport.Header) {
 }
 
 // Acked implements transport.Handler.
-func (e handler) Acked(dst int, h transport.Header) {
-	if p2p.Carries(h) {
+func (e handler) Acked(dst int, h transport.Header, buffer []byte) {
+	switch {
+	case p2p.Carries(h):
 		e.p2p.Acked(h.Seq)
+		return
+	case channel.Carries(h):
+		e.channels.Acked(dst, buffer)
 		return
 	}
 	e.window.Lane(collectiveLane).Fetched(dst)

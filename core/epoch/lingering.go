@@ -55,7 +55,7 @@ func (e lingering) Arrived(int, transport.Header) {}
 func (e lingering) Dropped(int, transport.Header) {}
 
 // Acked implements transport.Handler.
-func (e lingering) Acked(int, transport.Header) {}
+func (e lingering) Acked(int, transport.Header, []byte) {}
 
 // detach leaves the epoch's group: at once, or, where a member may ask for a decision, once none
 // can any more.

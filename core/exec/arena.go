@@ -195,8 +195,9 @@ func (a *Arena) Free(p unsafe.Pointer) error {
 	switch {
 	case !ok:
 		return fmt.Errorf("%#x is not the beginning of memory that is allocated", uintptr(p))
-	case !free:
+	case !free && !overlaps(a.heap.lent, e):
 		a.punch(e)
+	case !free:
 	case a.heap.kept > max(keptFree, a.heap.inUse):
 		for _, e := range a.heap.free {
 			a.punch(e)
@@ -226,8 +227,28 @@ func (a *Arena) Retire(p unsafe.Pointer, bytes int64) {
 func (a *Arena) Reclaim(p unsafe.Pointer, bytes int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, e := range a.heap.reclaim(extent{a.offset(p), bytes}) {
-		a.punch(e)
+	a.reclaim(&a.heap.retired, extent{a.offset(p), bytes})
+}
+
+// Lend has nothing allocated where bytes of the arena from p on lie, and keeps what they hold, until
+// Return: a peer may still read there.
+func (a *Arena) Lend(p unsafe.Pointer, bytes int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.heap.lent = append(a.heap.lent, extent{a.offset(p), bytes})
+}
+
+// Return undoes a Lend of the same bytes.
+func (a *Arena) Return(p unsafe.Pointer, bytes int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.reclaim(&a.heap.lent, extent{a.offset(p), bytes})
+}
+
+// reclaim is called with mu held.
+func (a *Arena) reclaim(from *[]extent, e extent) {
+	for _, block := range a.heap.reclaim(from, e) {
+		a.punch(block)
 	}
 }
 
@@ -240,7 +261,8 @@ type heap struct {
 	free    []extent        // sorted, and never adjacent
 	used    map[int64]int64 // bytes, by offset
 	retired []extent
-	held    []extent // released while a part of each was retired
+	lent    []extent
+	held    []extent // released while a part of each was retired or lent
 	inUse   int64
 	kept    int64 // about so many free bytes have memory
 }
@@ -270,7 +292,7 @@ func (h *heap) alloc(bytes int64) (off int64, ok bool) {
 }
 
 // release returns the block that begins at off, and whether it is free again: not if a part of it
-// was retired.
+// was retired or lent.
 func (h *heap) release(off int64) (block extent, free, ok bool) {
 	bytes, ok := h.used[off]
 	if !ok {
@@ -279,7 +301,7 @@ func (h *heap) release(off int64) (block extent, free, ok bool) {
 	delete(h.used, off)
 	h.inUse -= bytes
 	block = extent{off, bytes}
-	if h.isRetired(block) {
+	if h.isHeld(block) {
 		h.held = append(h.held, block)
 		return block, false, true
 	}
@@ -288,23 +310,28 @@ func (h *heap) release(off int64) (block extent, free, ok bool) {
 	return block, true, true
 }
 
-// isRetired tells whether a part of a block is.
-func (h *heap) isRetired(block extent) bool {
-	return slices.ContainsFunc(h.retired, func(r extent) bool {
-		return r.off < block.off+block.bytes && block.off < r.off+r.bytes
+// isHeld tells whether a part of a block is retired or lent.
+func (h *heap) isHeld(block extent) bool {
+	return overlaps(h.retired, block) || overlaps(h.lent, block)
+}
+
+// overlaps tells whether one of some extents overlaps a block.
+func overlaps(some []extent, block extent) bool {
+	return slices.ContainsFunc(some, func(e extent) bool {
+		return e.off < block.off+block.bytes && block.off < e.off+e.bytes
 	})
 }
 
-// reclaim undoes one retirement. It returns the blocks that are free with it, which were released
-// before.
-func (h *heap) reclaim(r extent) (blocks []extent) {
-	i := slices.Index(h.retired, r)
+// reclaim takes an extent out of those that are retired, or of those that are lent. It returns the
+// blocks that are free with it, which were released before.
+func (h *heap) reclaim(from *[]extent, e extent) (blocks []extent) {
+	i := slices.Index(*from, e)
 	if i < 0 {
 		return nil
 	}
-	h.retired = slices.Delete(h.retired, i, i+1)
+	*from = slices.Delete(*from, i, i+1)
 	h.held = slices.DeleteFunc(h.held, func(block extent) bool {
-		if h.isRetired(block) {
+		if h.isHeld(block) {
 			return false
 		}
 		h.put(block)

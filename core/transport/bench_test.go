@@ -17,7 +17,7 @@ type ponger struct {
 }
 
 func (p *ponger) Control(int, Header, []byte) { p.in <- struct{}{} }
-func (p *ponger) Acked(int, Header)           {}
+func (p *ponger) Acked(int, Header, []byte)   {}
 func (p *ponger) Slot(int, Header) (head, body []byte, err error) {
 	return nil, p.slots, nil
 }

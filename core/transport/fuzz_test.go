@@ -180,9 +180,9 @@ func (s *sink) Slot(src int, h Header) (head, body []byte, err error) {
 	}
 	return nil, make([]byte, h.Bytes), nil
 }
-func (s *sink) Arrived(int, Header) {}
-func (s *sink) Dropped(int, Header) {}
-func (s *sink) Acked(int, Header)   {}
+func (s *sink) Arrived(int, Header)       {}
+func (s *sink) Dropped(int, Header)       {}
+func (s *sink) Acked(int, Header, []byte) {}
 func (s *sink) Control(src int, h Header, p []byte) {
 	if src != 1 || len(p) != int(h.Bytes) || len(p) > MaxControl {
 		s.t.Errorf("%+v is let through", h)

@@ -28,6 +28,7 @@ type unacked struct {
 	g    *Group
 	rank int // of the peer
 	h    Header
+	last []byte       // the buffer: the last piece of the frame's payload
 	uses [2]*rdma.Use // of the buffer, and of the word
 }
 
@@ -96,7 +97,7 @@ func (l *link) advertise(g *Group, h *Header, payload [][]byte) *unacked {
 		return nil
 	}
 	h.advertised = true
-	ad := &unacked{g: g, rank: int(h.Dst), h: *h, uses: uses}
+	ad := &unacked{g: g, rank: int(h.Dst), h: *h, last: last, uses: uses}
 	ad.advert = advert{at: uses[0].Remote(), bytes: uint32(len(last)), stopped: uses[1].Remote()}
 	q.unacked = append(q.unacked, ad)
 	return ad
@@ -129,7 +130,7 @@ func (q *queuePair) takeAcks() error {
 		q.mu.Unlock()
 		q.end.unuse(ad.uses)
 		q.end.memory.Given.Add(int64(ad.bytes))
-		ad.g.call(func(to Handler) { to.Acked(ad.rank, ad.h) })
+		ad.g.call(func(to Handler) { to.Acked(ad.rank, ad.h, ad.last) })
 	}
 	return nil
 }

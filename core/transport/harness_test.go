@@ -77,7 +77,7 @@ func (r *recorder) Dropped(src int, h Header) {
 	r.note("dropped %d", src)
 }
 
-func (r *recorder) Acked(dst int, h Header) {
+func (r *recorder) Acked(dst int, h Header, _ []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.note("acked %d", dst)

@@ -52,8 +52,8 @@ type childHandler struct {
 	bytes atomic.Uint64
 }
 
-func (c *childHandler) Dropped(int, Header) {}
-func (c *childHandler) Acked(int, Header)   {}
+func (c *childHandler) Dropped(int, Header)       {}
+func (c *childHandler) Acked(int, Header, []byte) {}
 func (c *childHandler) Slot(_ int, h Header) (head, body []byte, err error) {
 	return nil, make([]byte, h.Bytes), nil
 }

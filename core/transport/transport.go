@@ -141,7 +141,7 @@ type Handler interface {
 	Dropped(src int, h Header)
 	// Acked tells that the peer has done with a buffer that [Group.Advertise] told it of with that
 	// header, the oldest that it had not acked.
-	Acked(dst int, h Header)
+	Acked(dst int, h Header, buffer []byte)
 	// Control takes a frame of a type from ControlBase up. The payload is valid during the call.
 	Control(src int, h Header, payload []byte)
 	// PeerAttached tells that both sides have proved themselves. fds are copies of the peer's

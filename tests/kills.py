@@ -462,9 +462,14 @@ class Process:
         size, here = ctypes.c_uint64(4 * count), self.rank
         after, before = (here + 1) % len(self.members), (here - 1) % len(self.members)
         address = ctypes.c_void_p()
-        self.call("mem_alloc", ctypes.byref(address), ctypes.c_size_t(4 * count))
-        board = (ctypes.c_char * (4 * count)).from_address(address.value or 0)
-        own, back = (ctypes.create_string_buffer(4 * count) for _ in range(2))
+        self.call("mem_alloc", ctypes.byref(address), ctypes.c_size_t(3 * 4 * count))
+        block = [
+            (ctypes.c_char * (4 * count)).from_address((address.value or 0) + i * 4 * count)
+            for i in range(3)
+        ]
+        board, own, back = block
+        if self.step % 3:  # else verbs read them where they are
+            own, back = ((ctypes.c_char * (4 * count))() for _ in range(2))
         self.fill(own, count, 0)
         mine, memories = ctypes.c_uint64(), (ctypes.c_uint64 * len(self.members))()
         to, come = ctypes.c_uint64(), ctypes.c_uint64()

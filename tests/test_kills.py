@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 # How many schedules are run: more than a few by the environment.
-SEEDS = int(os.environ.get("GOCCL_KILLS_SEEDS", "24"))
+SEEDS = int(os.environ.get("GOCCL_TEST_KILLS", "24"))
 
 
 @pytest.mark.timeout(120 + 10 * SEEDS)

@@ -9,7 +9,7 @@ import pytest
 from guests import Guests
 
 # How many schedules are run on so many hosts: more than a few by the environment.
-SEEDS = int(os.environ.get("GOCCL_KILLS_SEEDS", "4"))
+SEEDS = int(os.environ.get("GOCCL_TEST_KILLS", "4"))
 KILLS = Path(__file__).resolve().parents[1] / "kills.py"
 PACE = 4  # such a host is slow
 DEADLINE = 100 + 35 * PACE * SEEDS

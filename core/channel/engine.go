@@ -141,7 +141,10 @@ type peer struct {
 	returned   chan struct{} // closed at the next one that it has read; nil: nobody waits
 	reached    atomic.Bool   // it may store to memory of this rank; not under Engine.mu
 	answers    atomic.Int32  // that are on their way to it; not under Engine.mu
-	coming     coming        // of the thread that reads the link
+
+	// Of the thread that reads the link:
+	coming coming
+	cut    bool // a piece of it was not read, and so nothing behind it counts
 }
 
 // New makes an engine. UseLinks comes before its first frame, and Free ends it.

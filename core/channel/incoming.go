@@ -69,9 +69,11 @@ func (e *Engine) Arrived(src int, h transport.Header) error {
 	return nil
 }
 
-// Dropped tells that it will not come.
+// Dropped tells that it will not come: the link has ended, or the peer, which has failed, has taken
+// back what was to be read.
 func (e *Engine) Dropped(src int) {
 	c := e.take(src)
+	e.peers[src].cut = true
 	if c.memory != nil {
 		e.Memories.let(c.memory)
 	}
@@ -126,6 +128,9 @@ func (e *Engine) lose(src int, id, memory uint64) {
 func (e *Engine) Control(src int, h transport.Header, payload []byte) error {
 	if n := e.peers[src].answers.Load(); n > mostAnswers {
 		return violation("it takes none of the %d answers to what it has asked", n)
+	}
+	if e.peers[src].cut && h.Type >= quickFirst && h.Type != frameFlushed {
+		return nil // else who takes a signal, or is told of a flush, would miss what was put before
 	}
 	switch h.Type {
 	case frameOpen:

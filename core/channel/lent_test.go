@@ -72,6 +72,38 @@ func TestNothingElseIsLent(t *testing.T) {
 	w.correct()
 }
 
+// A peer that fails takes back what it has lent: what comes behind it, signals too, does not count.
+func TestNothingBehindWhatIsTakenBack(t *testing.T) {
+	w, c := lenders(t)
+	r, owner := w.ranks[0], w.ranks[1]
+	peer := owner.all()[0]
+	its := r.imported(owner.own, 1)
+	if err := c.Put(its, 0, make([]byte, 8), 1); err != nil {
+		t.Fatal(err)
+	}
+	first := w.links[way{0, 1}][0]
+	w.links[way{0, 1}] = nil
+	first.Bytes = 8
+	if _, err := owner.Slot(0, first.Header); err != nil {
+		t.Fatal(err)
+	}
+	owner.Dropped(0)
+	if err := c.Signal(1); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Get(make([]byte, 8), its, 0); err != nil {
+		t.Fatal(err)
+	}
+	w.settle()
+	if taken, _ := peer.Poll(1); taken {
+		t.Error("a signal was taken whose data is not there")
+	}
+	if len(r.gets) != 1 || len(owner.peers[0].lent) != 0 {
+		t.Errorf("what was to be put there is got: %v", r)
+	}
+	w.correct()
+}
+
 // A long get is read from the owner's memory. If that is deregistered before all was read, the get
 // is lost, and nothing else is allocated there meanwhile.
 func TestDeregisterAmidLongGet(t *testing.T) {

@@ -230,8 +230,8 @@ func (a *Arena) Reclaim(p unsafe.Pointer, bytes int64) {
 	a.reclaim(&a.heap.retired, extent{a.offset(p), bytes})
 }
 
-// Lend has nothing allocated where bytes of the arena from p on lie, and keeps what they hold, until
-// Return: a peer may still read there.
+// Lend has nothing allocated where bytes of the arena from p on lie, and keeps what they hold,
+// until Return: a peer may still read there.
 func (a *Arena) Lend(p unsafe.Pointer, bytes int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -86,6 +86,50 @@ func TestArenaGivesMemoryBack(t *testing.T) {
 	}
 }
 
+// What is lent is not allocated again when it is freed, and keeps what it holds. What is retired
+// alone does not.
+func TestLentMemoryIsKept(t *testing.T) {
+	for name, lends := range map[string]bool{"lent": true, "retired": false} {
+		t.Run(name, func(t *testing.T) {
+			a, err := NewArena()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer a.Close()
+			const bytes = 1 << 20
+			alloc := func() unsafe.Pointer {
+				p, err := a.Alloc(bytes)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return p
+			}
+			p := alloc()
+			*(*byte)(unsafe.Add(p, bytes/2)) = 7
+			a.Retire(p, bytes)
+			if lends {
+				a.Lend(p, bytes/2+1)
+			}
+			if err := a.Free(p); err != nil {
+				t.Fatal(err)
+			}
+			if kept := *(*byte)(unsafe.Add(p, bytes/2)) == 7; kept != lends {
+				t.Errorf("it keeps what it holds: %v", kept)
+			}
+			a.Reclaim(p, bytes)
+			if again := alloc(); (again == p) == lends {
+				t.Errorf("it was at %p, and the next is at %p", p, again)
+			}
+			if lends {
+				a.Return(p, bytes/2+1)
+				if again := alloc(); again != p {
+					t.Errorf("it was at %p, and is never allocated again", p)
+				}
+			}
+		})
+	}
+}
+
 func TestMapArenaRefuses(t *testing.T) {
 	fd, err := unix.MemfdCreate("unsealed", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {

@@ -177,6 +177,7 @@ void ProcessGroupGoccl::publish() {
   published_ = std::move(published);  // the one before is not used any more
 }
 
+#ifdef GOCCL_TORCH_SPLITS
 intrusive_ptr<c10d::Backend> ProcessGroupGoccl::shrink(
     const std::vector<int64_t>& exclude, int flags,
     const intrusive_ptr<c10d::Backend::Options>& opts) {
@@ -207,6 +208,7 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::shrink(
   return c10::make_intrusive<ProcessGroupGoccl>(shrunk, store_, rank, size, options,
                                                 hooks_->group + "/shrunk", std::move(globalRanks));
 }
+#endif
 
 #ifdef GOCCL_TORCH_RECONFIGURES
 c10d::ReconfigureHandle ProcessGroupGoccl::get_reconfigure_handle() const { return handle(); }

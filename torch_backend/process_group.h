@@ -94,13 +94,13 @@ class ProcessGroupGoccl : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& opts,
                                           const int& rank, const int& size);
-#endif
   bool supportsShrinking() const { return true; }
   // A group of its own of the ranks that are not excluded, who all call it and must live. This
   // group stays as it is, or is revoked with GOCCL_SHRINK_ABORT.
   c10::intrusive_ptr<c10d::Backend> shrink(
       const std::vector<int64_t>& exclude, int flags = 0,
       const c10::intrusive_ptr<c10d::Backend::Options>& opts = nullptr);
+#endif
 #ifdef GOCCL_TORCH_RECONFIGURES
   bool supportsReconfigure() const override { return true; }
   // As goccl_comm_handle().

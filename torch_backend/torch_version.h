@@ -4,7 +4,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/version.h>
 
-// Older ones split groups of NCCL only.
+// Older ones split and shrink groups of NCCL only.
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 9
 #define GOCCL_TORCH_SPLITS
 #endif

@@ -44,7 +44,7 @@ NOT_RUN = {
 SOURCES = {".c", ".cpp", ".go", ".py"}
 
 
-def run_example(rank, path, port):
+def run_example(rank, path, port, *options):
     """Runs a program as torchrun would start it, in the process of a rank; returns what it
     printed."""
     os.environ |= {
@@ -54,7 +54,7 @@ def run_example(rank, path, port):
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-    sys.argv = [str(path)]
+    sys.argv = [str(path), *options]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         try:
@@ -325,6 +325,33 @@ def test_how_to(run, name, printed):
 def test_a_ring_of_puts(run):
     printed = run(EXAMPLES / "channels" / "ring.py", 3)
     assert printed == [f"rank {r} has the blocks of 3 ranks\n" for r in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("size", "transport", "kind"),
+    [(1, "shm", []), (2, "shm", []), (3, "tcp", []), (3, "shm", ["--kind", "port"])],
+)
+@pytest.mark.parametrize(
+    ("name", "ways", "options"),
+    [
+        ("experts", ["put_signal", "all_to_all_single"], ["--tokens", "7", "--dim", "16"]),
+        (
+            "halo",
+            ["put_signal", "isend, irecv", "Communicator.send, recv"],
+            ["--rows", "2", "--width", "16"],
+        ),
+    ],
+)
+def test_puts_beside_other_ways(make_world, name, ways, options, size, transport, kind):
+    """Each turn of an example checks its results. With 7 tokens some experts get none."""
+    world = make_world(size, env={"GOCCL_TRANSPORT": transport})
+    path = EXAMPLES / "channels" / f"{name}.py"
+    options = [*options, *kind, "--steps", "50", "--turns", "2"]
+    first, *others = world.run(run_example, path, free_port(), *options)
+    head, *lines = first.splitlines()
+    assert head.startswith(f"{size} ranks, ")
+    assert [line.split("  ")[0] for line in lines] == ways
+    assert others == [""] * (size - 1)
 
 
 def test_several_hosts():

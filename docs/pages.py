@@ -36,14 +36,14 @@ HEAD = "| argument | meaning |\n|---|---|\n"
 LANGUAGES = {".c": "c", ".h": "c", ".go": "go", ".py": "python", ".sh": "bash", ".yaml": "yaml"}
 
 
-def code(page: Path, path: str, function: str = "") -> str:
-    """A file, or one function of it, below a link to the file."""
+def code(page: Path, path: str, name: str = "") -> str:
+    """A file, or one function or class of it, below a link to the file."""
     text = (ROOT / path).read_text(encoding="utf-8")
-    if function:
+    if name:
         (node,) = [
             node
             for node in ast.parse(text).body
-            if isinstance(node, ast.FunctionDef) and node.name == function
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name
         ]
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
         text = "\n".join(text.splitlines()[first - 1 : node.end_lineno]) + "\n"

@@ -85,7 +85,7 @@ class Puts:
         self.inboxes = [inbox[mine] for inbox in share(comm, self.inbox)]
         self.results_of = share(comm, self.results)
 
-        # What is put is made here. What stays on this rank is made where it would come to.
+        # What is put is made here. What stays on this rank is made in its place at once.
         self.outbox = list(torch.empty(ranks, 1 + tokens, dim))
         self.outbox[comm.rank] = self.inbox[comm.rank]
         self.answers = list(torch.empty(ranks, tokens, dim))

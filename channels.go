@@ -2,6 +2,7 @@ package goccl
 
 import (
 	"context"
+	"math"
 	"unsafe"
 
 	"github.com/goccl/goccl/core"
@@ -131,6 +132,10 @@ type Channel struct{ core *core.Channel }
 // meets the peer's first, the second the second. One end a peer and tag may be open at a time. The
 // peer may be this rank. [Channel.Close] gives it back.
 func (c *Comm) Channel(peer, tag int, kind ChannelKind) (*Channel, error) {
+	if tag > math.MaxInt32 { // the tags behind are those of windows
+		return nil, public(context.Background(), "channel", fault.Errorf(fault.ErrInvalidArgument,
+			"channel: tag is %d, allowed are 0 to %d", tag, math.MaxInt32))
+	}
 	ch, err := c.core.OpenChannel(peer, tag, string(kind))
 	if err != nil {
 		return nil, public(context.Background(), "channel", err)

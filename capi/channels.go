@@ -204,6 +204,9 @@ func apiMemoryMap(h C.goccl_memory, address *unsafe.Pointer, bytes *C.uint64_t) 
 	})
 }
 
+// leastChannel is what the first version of goccl_channel_config had.
+const leastChannel = unsafe.Offsetof(C.goccl_channel_config{}.window)
+
 //export apiChannelOpen
 func apiChannelOpen(
 	handle C.goccl_comm, peer, tag C.int, config *C.goccl_channel_config, to *C.goccl_channel,
@@ -215,11 +218,15 @@ func apiChannelOpen(
 		var given C.goccl_channel_config
 		if config != nil {
 			var err error
-			if given, err = takeStruct(config, unsafe.Sizeof(given), "channel_config"); err != nil {
+			if given, err = takeStruct(config, leastChannel, "channel_config"); err != nil {
 				return err
 			}
 		}
-		opened, err := c.comm.OpenChannel(int(peer), int(tag), text(given.kind))
+		number := int(tag)
+		if given.window != 0 && tag >= 0 {
+			number = core.WindowTag(number)
+		}
+		opened, err := c.comm.OpenChannel(int(peer), number, text(given.kind))
 		if err == nil {
 			channels.Store(opened.Handle(), opened)
 			*to = C.goccl_channel(opened.Handle())
@@ -281,6 +288,58 @@ func fitsMemory(name string, bytes C.uint64_t) error {
 		return invalid(name+": bytes", bytes, "it must fit memory")
 	}
 	return nil
+}
+
+//export apiChannelPutSignalAsync
+func apiChannelPutSignalAsync(
+	h C.goccl_channel, dst C.goccl_memory, offset C.uint64_t, src unsafe.Pointer, bytes C.uint64_t,
+	n C.uint64_t, timeout C.int64_t, work *C.goccl_work,
+) C.goccl_result {
+	const name = "channel_put_signal"
+	return onChannelLater(name, h, timeout, work,
+		func(c *core.Channel, most time.Duration) (func() error, error) {
+			if n == 0 {
+				return nil, invalid(name+": n", n, "it must be 1 or more")
+			}
+			if dst == 0 && bytes == 0 {
+				return c.PutLater(nil, 0, nil, 0, uint64(n), most), nil
+			}
+			m, err := memory(dst, name+": dst")
+			if err == nil {
+				err = fitsMemory(name, bytes)
+			}
+			if err != nil {
+				return nil, err
+			}
+			return c.PutLater(m.Memory, uint64(offset), src, uint64(bytes), uint64(n), most), nil
+		})
+}
+
+//export apiChannelWaitAsync
+func apiChannelWaitAsync(
+	h C.goccl_channel, n C.uint64_t, timeout C.int64_t, work *C.goccl_work,
+) C.goccl_result {
+	return onChannelLater("channel_wait", h, timeout, work,
+		func(c *core.Channel, most time.Duration) (func() error, error) {
+			return c.WaitLater(uint64(n), most), nil
+		})
+}
+
+// onChannelLater is onChannelFor for a function that is made as a work.
+func onChannelLater(
+	name string, h C.goccl_channel, timeout C.int64_t, work *C.goccl_work,
+	f func(*core.Channel, time.Duration) (func() error, error),
+) C.goccl_result {
+	if work != nil {
+		*work = 0
+	}
+	return onChannelFor(name, h, timeout, func(c *core.Channel, most time.Duration) error {
+		later, err := f(c, most)
+		if err != nil {
+			return err
+		}
+		return begin(name, nil, work, nil, func(*task) error { return later() })
+	})
 }
 
 //export apiChannelGet

@@ -1071,6 +1071,9 @@ typedef struct {
   /* "memory": GOCCL_UNSUPPORTED where no memory is shared; "port": by the link, within a host, too;
    * NULL or "": the best that there is. */
   const char *kind;
+  /* Not 0: the channel is of a window, and the tag is the number of that. Such channels are apart
+   * from all others. Windows of torch are numbered by their group. */
+  int window;
 } goccl_channel_config;
 
 /* Opens this rank's end of a channel to `peer`, which opens its own by the same `tag` (0 or more).
@@ -1104,9 +1107,23 @@ goccl_result goccl_channel_signal(goccl_channel channel, uint64_t n);
 goccl_result goccl_channel_put_signal(goccl_channel channel, goccl_memory dst, uint64_t offset,
                                       const void *src, uint64_t bytes, uint64_t n);
 
+/* goccl_channel_put_signal() and then goccl_channel_flush(), as a work: see
+ * goccl_comm_init_async(). Those of a channel are carried out in the order of their calls; their
+ * flushes, and what is no work, do not wait for that. `src` is free when the work has ended. Where
+ * `dst` and `bytes` are 0 it only signals. It goes on after goccl_work_free(). */
+goccl_result goccl_channel_put_signal_async(goccl_channel channel, goccl_memory dst,
+                                            uint64_t offset, const void *src, uint64_t bytes,
+                                            uint64_t n, int64_t timeout_ms, goccl_work *work);
+
 /* Takes `n` >= 1 signals of the peer, once so many have come. With GOCCL_TIMEOUT, as with any other
  * error, it has taken none, and may be repeated. Several threads may wait: each takes its own. */
 goccl_result goccl_channel_wait(goccl_channel channel, uint64_t n, int64_t timeout_ms);
+
+/* As a work: see goccl_comm_init_async(). Those of a channel take their signals in the order of
+ * their calls; a goccl_channel_wait() or _poll() may come first. The communicator's order of works
+ * is not theirs. It goes on after goccl_work_free(), and ends with the channel. */
+goccl_result goccl_channel_wait_async(goccl_channel channel, uint64_t n, int64_t timeout_ms,
+                                      goccl_work *work);
 
 /* goccl_channel_wait() that does not wait: GOCCL_IN_PROGRESS where fewer have come. */
 goccl_result goccl_channel_poll(goccl_channel channel, uint64_t n);

@@ -23,6 +23,9 @@ const (
 	RemoteWrite = exec.RemoteWrite
 )
 
+// WindowTag is the tag of the channels of a window, by its number.
+func WindowTag(number int) int { return channel.WindowTag(number) }
+
 // Channels is what callers in C use channels by, without entering Go.
 func Channels() unsafe.Pointer { return exec.Channels() }
 
@@ -61,7 +64,8 @@ func (c *Comm) Exchange(ctx context.Context, m *Memory, refused error) ([]*Memor
 func (c *Comm) MapMemory(m *Memory) (unsafe.Pointer, error) { return c.present.Load().MapMemory(m) }
 
 // OpenChannel opens this rank's end of a channel to a rank, which its peer opens by the same tag.
-// It waits for nobody. The kind is that of [Channel.Kind], or "": the best that there is.
+// It waits for nobody. The kind is that of [Channel.Kind], or "": the best that there is. Callers
+// choose tags of 0 to 2^31 - 1, or [WindowTag].
 func (c *Comm) OpenChannel(peer, tag int, kind string) (*Channel, error) {
 	e := c.present.Load()
 	if c.destroyed.Load() {

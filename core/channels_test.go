@@ -317,6 +317,73 @@ func TestChannelWaits(t *testing.T) {
 	})
 }
 
+// Calls in the background take their turns, whatever goroutine comes first, and each ends in time.
+func TestChannelLater(t *testing.T) {
+	eachKind(t, func(t *testing.T, transport, kind string) {
+		w := newWorld(t, transport, 2, patience)
+		b := newBoard(t, w, 1000)
+		var ends [2]*Channel
+		for rank := range ends {
+			var err error
+			if ends[rank], err = w.comms[rank].OpenChannel(1-rank, WindowTag(3), kind); err != nil {
+				t.Fatal(err)
+			}
+		}
+		to, from := ends[0], ends[1]
+		begin := func(f func() error) <-chan error {
+			ended := make(chan error, 1)
+			go func() { ended <- f() }()
+			return ended
+		}
+		finish := func(ended <-chan error) {
+			t.Helper()
+			if err := <-ended; err != nil {
+				t.Fatal(err)
+			}
+		}
+
+		first, hasty, last := from.WaitLater(1, 0), from.WaitLater(1, time.Millisecond),
+			from.WaitLater(2, 0)
+		lastEnded := begin(last)
+		if err := hasty(); !errors.Is(err, ErrTimeout) || !strings.Contains(err.Error(),
+			"of window 3: wait: timeout after 1ms: other waits come first") {
+			t.Fatal(err)
+		}
+		if err := to.Signal(3); err != nil {
+			t.Fatal(err)
+		}
+		finish(begin(first))
+		finish(lastEnded)
+
+		theirs := b.peers[0][1]
+		one, two := []byte{1}, []byte{2}
+		put := to.PutLater(theirs, 7, unsafe.Pointer(&one[0]), 1, 1, 0)
+		signal := to.PutLater(nil, 0, nil, 0, 1, 0)
+		over := to.PutLater(theirs, 7, unsafe.Pointer(&two[0]), 1, 1, 0)
+		overEnded, signalEnded := begin(over), begin(signal)
+		if taken, err := from.Poll(1); taken || err != nil {
+			t.Fatal("a signal has come before its turn", err)
+		}
+		finish(begin(put))
+		finish(signalEnded)
+		finish(overEnded)
+		if b.own[1][7] != 2 {
+			t.Errorf("%d was put last, want 2", b.own[1][7])
+		}
+		if err := from.Wait(context.Background(), 3, 0); err != nil {
+			t.Fatal(err)
+		}
+
+		waits, behind := begin(from.WaitLater(1, 0)), begin(from.WaitLater(1, 0))
+		from.Close()
+		for _, ended := range []<-chan error{waits, behind} {
+			if err := <-ended; !errors.Is(err, ErrAborted) {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
 // An end of a tag meets the peer's of the same number, and what one side closes the other is told.
 // Nothing is left of them.
 func TestChannelsMeetInOrder(t *testing.T) {

@@ -2366,6 +2366,7 @@ int main(int argc, char **argv) {
                {"async_freed", test_async_freed},
                {"channels", test_channels},
                {"channels_at_once", test_channels_at_once},
+               {"channels_later", test_channels_later},
                {"channels_refused", test_channels_refused},
                {"channels_forked", test_channels_forked}};
   if (argc == 2 && strcmp(argv[1], "id") == 0) {

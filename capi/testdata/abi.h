@@ -50,6 +50,7 @@ void test_structs(void);
 /* Of channels.c: */
 void test_channels(void);
 void test_channels_at_once(void);
+void test_channels_later(void);
 void test_channels_refused(void);
 void test_channels_forked(void);
 

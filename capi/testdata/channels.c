@@ -25,7 +25,7 @@ static side begin(goccl_comm comm, int rank, const char *kind) {
   OK(goccl_memory_register(comm, memory, ROOM, ALL, &s.mine));
   OK(goccl_memory_exchange(comm, s.mine, s.by_rank));
   TRUE(s.by_rank[rank] == s.mine);
-  const goccl_channel_config config = {sizeof config, kind};
+  const goccl_channel_config config = {.struct_size = sizeof config, .kind = kind};
   OK(goccl_channel_open(comm, 1 - rank, 7, kind == NULL ? NULL : &config, &s.channel));
   return s;
 }
@@ -114,6 +114,62 @@ static void at_once(goccl_comm comm, int rank, const char *kind) {
     uint64_t value;
     memcpy(&value, s.board + 4096 * t, sizeof value);
     TRUE(value == TIMES);
+  }
+  end(&s);
+}
+
+/* Works of a channel come in the order of their calls. The tag of a window is apart from others. */
+static void later(goccl_comm comm, int rank, const char *kind) {
+  enum { PUTS = 8 };
+  side s = begin(comm, rank, kind);
+  const goccl_memory theirs = s.by_rank[1 - rank];
+  const goccl_channel_config config = {.struct_size = sizeof config, .kind = kind, .window = 1};
+  goccl_channel ch, other;
+  OK(goccl_channel_open(comm, 1 - rank, 7, &config, &ch));
+  goccl_work waits[PUTS], puts[PUTS], signal;
+  uint64_t values[PUTS];
+  for (int i = 0; i < PUTS; i++) {
+    OK(goccl_channel_wait_async(ch, 1, PATIENCE, &waits[i]));
+    values[i] = (uint64_t)i + 1;
+    OK(goccl_channel_put_signal_async(ch, theirs, 0, &values[i], sizeof *values, 1,
+                                      GOCCL_DEFAULT_TIMEOUT, &puts[i]));
+  }
+  OK(goccl_work_wait_all(puts, PUTS, PATIENCE, NULL));
+  OK(goccl_work_wait_all(waits, PUTS, PATIENCE, NULL));
+  OK(goccl_barrier(comm, NULL, NULL));
+  TRUE(*(uint64_t *)s.board == PUTS);
+  OK(goccl_channel_put_signal_async(ch, 0, 0, NULL, 0, 2, PATIENCE, &signal));
+  OK(goccl_channel_wait(ch, 2, PATIENCE));
+  OK(goccl_work_wait(signal, PATIENCE));
+  OK(goccl_channel_put_signal_async(ch, theirs, 0, values, 8, 1, PATIENCE, NULL));
+  OK(goccl_channel_wait_async(ch, 1, PATIENCE, NULL));
+  GIVES(GOCCL_IN_PROGRESS, goccl_channel_poll(s.channel, 1));
+
+  goccl_work failing;
+  REFUSED(GOCCL_INVALID_ARGUMENT, "n is 0",
+          goccl_channel_put_signal_async(ch, theirs, 0, values, 8, 0, PATIENCE, &failing));
+  TRUE(failing == 0);
+  REFUSED(GOCCL_INVALID_ARGUMENT, "timeout_ms is -1",
+          goccl_channel_wait_async(ch, 1, -1, &failing));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "n is 0", goccl_channel_wait_async(ch, 0, PATIENCE, NULL));
+  GIVES(GOCCL_INVALID_HANDLE, goccl_channel_wait_async(1, 1, PATIENCE, &failing));
+  GIVES(GOCCL_INVALID_HANDLE,
+        goccl_channel_put_signal_async(ch, 0, 0, values, 8, 1, PATIENCE, &failing));
+  OK(goccl_channel_put_signal_async(ch, theirs, ROOM, values, 8, 1, PATIENCE, &failing));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "offset is", goccl_work_wait(failing, PATIENCE));
+  OK(goccl_work_free(failing));
+  REFUSED(GOCCL_TIMEOUT, "0 of 1 signals", goccl_channel_wait_async(ch, 1, 1, NULL));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "tag is -1",
+          goccl_channel_open(comm, 1 - rank, -1, &config, &other));
+  OK(goccl_barrier(comm, NULL, NULL));
+  OK(goccl_channel_wait_async(ch, 1, PATIENCE, &failing));
+  OK(goccl_channel_close(ch));
+  GIVES(GOCCL_ABORTED, goccl_work_wait(failing, PATIENCE));
+  OK(goccl_work_free(failing));
+  OK(goccl_work_free(signal));
+  for (int i = 0; i < PUTS; i++) {
+    OK(goccl_work_free(waits[i]));
+    OK(goccl_work_free(puts[i]));
   }
   end(&s);
 }
@@ -232,6 +288,8 @@ static void each_kind(void (*body)(goccl_comm, int, const char *)) {
 void test_channels(void) { each_kind(carries); }
 
 void test_channels_at_once(void) { each_kind(at_once); }
+
+void test_channels_later(void) { each_kind(later); }
 
 void test_channels_refused(void) { each_kind(refuses); }
 

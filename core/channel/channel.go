@@ -59,6 +59,8 @@ type Channel struct {
 	end       *exec.ChannelEnd
 	semaphore unsafe.Pointer
 
+	waits, puts turns // in the background
+
 	// Under Engine.mu:
 	joined
 	sent     uint64        // signals, of a port channel
@@ -108,8 +110,17 @@ func (c *Channel) Kind() string {
 	return KindMemory
 }
 
+// windowTags is the first tag of a window. Those of users end before it.
+const windowTags = math.MaxInt32 + 1
+
+// WindowTag is the tag of the channels of a window, by its number: 0 to 2^31 - 1.
+func WindowTag(number int) int { return number | windowTags }
+
 // String names the channel in texts.
 func (c *Channel) String() string {
+	if c.tag >= windowTags {
+		return fmt.Sprintf("channel to %s of window %d", c.e.Members.Names(c.peer), c.tag-windowTags)
+	}
 	return fmt.Sprintf("channel to %s with tag %d", c.e.Members.Names(c.peer), c.tag)
 }
 
@@ -186,27 +197,35 @@ func (c *Channel) Put(m *Memory, offset uint64, src []byte, signals uint64) erro
 func (c *Channel) PutFrom(
 	m *Memory, offset uint64, src unsafe.Pointer, bytes, signals uint64,
 ) error {
+	if c.store(m, offset, src, bytes, signals) { // mostly, and then nothing else is looked at
+		return nil
+	}
+	l := c.limit(context.Background(), 0)
+	return c.put(m, offset, src, bytes, signals, &l)
+}
+
+// store is a put in C, and reports whether that has carried it.
+func (c *Channel) store(m *Memory, offset uint64, src unsafe.Pointer, bytes, signals uint64) bool {
+	return c.end.Put(m.region.Handle, offset, src, bytes, signals) == exec.CarriedAll
+}
+
+func (c *Channel) put(
+	m *Memory, offset uint64, src unsafe.Pointer, bytes, signals uint64, l *limit,
+) error {
 	call := "put"
 	if signals > 0 {
 		call = "put_signal"
 	}
-	put := func() bool {
-		return c.end.Put(m.region.Handle, offset, src, bytes, signals) == exec.CarriedAll
-	}
-	if put() { // mostly, and then nothing else is looked at
-		return nil
-	}
-	l := c.limit(context.Background(), 0)
 	for {
-		port, err := c.prepare(call, m, exec.RemoteWrite, offset, bytes, &l)
+		port, err := c.prepare(call, m, exec.RemoteWrite, offset, bytes, l)
 		switch {
 		case err != nil:
 			return err
 		case src == nil && bytes > 0:
 			return c.errorf(fault.ErrInvalidArgument, call, "src is NULL, and bytes is %d", bytes)
 		case port:
-			return c.send(call, m, offset, unsafe.Slice((*byte)(src), bytes), signals, &l)
-		case put():
+			return c.send(call, m, offset, unsafe.Slice((*byte)(src), bytes), signals, l)
+		case c.store(m, offset, src, bytes, signals):
 			return nil
 		case c.full(signals):
 			return c.overflow(call, signals, c.end.Sent())
@@ -245,16 +264,20 @@ func (c *Channel) GetTo(dst unsafe.Pointer, m *Memory, offset, bytes uint64) err
 
 // Signal adds n, which is 1 or more, to the peer's count.
 func (c *Channel) Signal(n uint64) error {
+	if n > 0 && c.end.Signal(n) == exec.CarriedAll {
+		return nil
+	}
+	l := c.limit(context.Background(), 0)
+	return c.signal(n, &l)
+}
+
+func (c *Channel) signal(n uint64, l *limit) error {
 	const call = "signal"
 	if n == 0 {
 		return c.errorf(fault.ErrInvalidArgument, call, "n is 0, it must be 1 or more")
 	}
-	if c.end.Signal(n) == exec.CarriedAll {
-		return nil
-	}
-	l := c.limit(context.Background(), 0)
 	for {
-		port, err := c.meet(call, &l)
+		port, err := c.meet(call, l)
 		switch {
 		case err != nil:
 			return err
@@ -263,7 +286,7 @@ func (c *Channel) Signal(n uint64) error {
 			if err != nil {
 				return err
 			}
-			return c.sendSignals(call, theirs, n, &l)
+			return c.sendSignals(call, theirs, n, l)
 		case c.end.Signal(n) == exec.CarriedAll:
 			return nil
 		case c.full(n):
@@ -347,14 +370,18 @@ func (c *Channel) meet(call string, l *limit) (port bool, err error) {
 // Wait takes n signals, which is 1 or more, once so many have come. A wait that fails takes none
 // and may be repeated. A timeout of 0 is the communicator's; it ends with the context, too.
 func (c *Channel) Wait(ctx context.Context, n uint64, timeout time.Duration) error {
+	if n > 0 && c.end.Take(n, true) == exec.CarriedAll {
+		return nil
+	}
+	l := c.limit(ctx, timeout)
+	return c.take(n, &l)
+}
+
+func (c *Channel) take(n uint64, l *limit) error {
 	const call = "wait"
 	if n == 0 {
 		return c.errorf(fault.ErrInvalidArgument, call, "n is 0, it must be 1 or more")
 	}
-	if c.end.Take(n, true) == exec.CarriedAll {
-		return nil
-	}
-	l := c.limit(ctx, timeout)
 	for {
 		var taken, late bool
 		switch state := c.end.State(); state {
@@ -376,7 +403,7 @@ func (c *Channel) Wait(ctx context.Context, n uint64, timeout time.Duration) err
 		case taken:
 			return nil
 		case late:
-			if err := c.over(call, &l, func() string { return c.missing(n) }); err != nil {
+			if err := c.over(call, l, func() string { return c.missing(n) }); err != nil {
 				return err
 			}
 		}
@@ -417,9 +444,13 @@ func (c *Channel) Poll(n uint64) (taken bool, err error) {
 // Flush waits until all puts on the channel that came before it are in the peer's memory, and all
 // gets are here. A timeout of 0 is the communicator's; it ends with the context, too.
 func (c *Channel) Flush(ctx context.Context, timeout time.Duration) error {
-	const call = "flush"
 	l := c.limit(ctx, timeout)
-	port, err := c.meet(call, &l)
+	return c.flush(&l)
+}
+
+func (c *Channel) flush(l *limit) error {
+	const call = "flush"
+	port, err := c.meet(call, l)
 	if err != nil || !port {
 		return err
 	}
@@ -430,7 +461,7 @@ func (c *Channel) Flush(ctx context.Context, timeout time.Duration) error {
 	theirs := c.theirs
 	e.mu.Unlock()
 	h := transport.Header{Type: frameFlush, Seq: theirs, Arg: [2]uint64{number, c.id}}
-	if err := c.post(call, h, &l); err != nil {
+	if err := c.post(call, h, l); err != nil {
 		return err
 	}
 	answered := func() bool {
@@ -441,7 +472,7 @@ func (c *Channel) Flush(ctx context.Context, timeout time.Duration) error {
 	for !answered() {
 		if !e.bring(c, l.next(), answered) {
 			why := func() string { return "the peer's process has not answered" }
-			if err := c.over(call, &l, why); err != nil {
+			if err := c.over(call, l, why); err != nil {
 				return err
 			}
 		}

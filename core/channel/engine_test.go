@@ -93,7 +93,7 @@ func TestForgedFrames(t *testing.T) {
 		{"answer to a flush of a closed end", closed, 1, control(frameFlushed, end, 0, 0), false},
 		{"an id opened twice", none, 1, control(frameOpen, 1, 6, 0, 1), true},
 		{"id 0 opened", none, 1, control(frameOpen, 0, 6, 0, 1), true},
-		{"no such tag", none, 1, control(frameOpen, 2, 1<<31, 0, 1), true},
+		{"no such tag", none, 1, control(frameOpen, 2, 1<<32, 0, 1), true},
 		{"opened by nobody", none, 1, control(frameOpen, 2, 6, 0), true},
 		{"opened", none, 1, control(frameOpen, 2, 6, math.MaxUint64-64, 1), false},
 		{"close of what was not opened", none, 1, control(frameClose, 9, 0, 0), true},

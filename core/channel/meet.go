@@ -11,7 +11,7 @@ import (
 )
 
 // Open opens this rank's end of a channel: of a kind, or of the best that there is (""). It waits
-// for nobody.
+// for nobody. Callers may choose tags up to 2^31 - 1; those behind are [WindowTag].
 func (e *Engine) Open(rank, tag int, kind string) (*Channel, error) {
 	if err := e.refuse(rank, tag, kind); err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (e *Engine) refuse(rank, tag int, kind string) error {
 	switch {
 	case rank < 0 || rank >= len(e.Ports):
 		return bad("peer is %d, allowed are 0 to %d", rank, len(e.Ports)-1)
-	case tag < 0 || tag > math.MaxInt32:
+	case tag < 0 || tag > math.MaxUint32:
 		return bad("tag is %d, allowed are 0 to %d", tag, math.MaxInt32)
 	case kind != "" && kind != KindMemory && kind != KindPort:
 		return bad("kind is %q, allowed are %q, %q and none", kind, KindMemory, KindPort)
@@ -92,7 +92,7 @@ func (e *Engine) mayOpen(c *Channel) error {
 	}
 	if q := e.pairings[pairing{c.peer, c.tag}]; q != nil && q.open != nil {
 		return fault.Errorf(fault.ErrInvalidArgument, "channel_open: tag is %d, by which this rank has "+
-			"a channel to %s open; allowed are other tags, and this one when it is closed", c.tag,
+			"a channel to %s open; allowed are other tags, and this one when it is closed", c.tag%windowTags,
 			e.Members.Names(c.peer)).In(e.Members)
 	}
 	return nil
@@ -184,7 +184,7 @@ func (e *Engine) closedBy(rank int) *fault.Error {
 
 // opened takes an OPEN.
 func (e *Engine) opened(src int, h transport.Header, payload []byte) error {
-	if h.Arg[0] > math.MaxInt32 || h.Seq == 0 || h.Flags > openPort || len(payload) != 8 {
+	if h.Arg[0] > math.MaxUint32 || h.Seq == 0 || h.Flags > openPort || len(payload) != 8 {
 		return violation("it has opened end %d with tag %d", h.Seq, h.Arg[0])
 	}
 	o := opened{id: h.Seq, owner: binary.LittleEndian.Uint64(payload), semaphore: h.Arg[1],

@@ -354,6 +354,12 @@ def test_puts_beside_other_ways(make_world, name, ways, options, size, transport
     assert others == [""] * (size - 1)
 
 
+@pytest.mark.skipif(not hasattr(dist, "_new_window"), reason="torch has windows from 2.15 on")
+def test_a_window(run):
+    printed = run(EXAMPLES / "channels" / "window.py", 3)
+    assert printed == [f"rank {r} has the numbers of rank {(r - 1) % 3}\n" for r in range(3)]
+
+
 def test_several_hosts():
     """Two launchers, as on two hosts."""
     endpoint = f"127.0.0.1:{free_port()}"

@@ -70,6 +70,12 @@ inline void checkOutput(const at::Tensor& tensor, const char* name, Argument arg
       "give a clone() of it");
 }
 
+inline void checkContiguous(const at::Tensor& tensor, const char* name, Argument argument) {
+  GOCCL_CHECK(tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(), name, argument,
+              " of shape ", tensor.sizes(), " and strides ", tensor.strides(),
+              " is not contiguous: give its contiguous() copy, or one that is");
+}
+
 inline const at::Tensor& single(const std::vector<at::Tensor>& tensors, const char* name,
                                 const char* kind) {
   GOCCL_CHECK(tensors.size() == 1, name, "requires a single-element ", kind, "tensor list, got ",

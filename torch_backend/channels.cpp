@@ -47,16 +47,6 @@ constexpr std::array<std::pair<const char*, int>, 3> kRights{
      {"r", GOCCL_REMOTE_READ},
      {"w", GOCCL_REMOTE_WRITE}}};
 
-// Memory that the library knows, until nobody uses it any more.
-struct Lease {
-  explicit Lease(goccl_memory handle) : handle(handle) {}
-  Lease(const Lease&) = delete;
-  Lease& operator=(const Lease&) = delete;
-  ~Lease() { library().memory_deregister(handle); }
-
-  const goccl_memory handle;
-};
-
 // Guarded by the GIL.
 struct Registered {
   at::Tensor tensor;  // of what was registered here; freed after the lease
@@ -99,9 +89,7 @@ const at::Tensor& tensorOf(py::handle given, const char* name, const char* argum
                    "` is of type ", typeName(given), ", it must be ", kExpected<at::Tensor>);
   const at::Tensor& tensor = THPVariable_Unpack(given.ptr());
   checkTensor(tensor, name, {argument});
-  GOCCL_CHECK(tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(), name, "`", argument,
-              "` of shape ", tensor.sizes(), " and strides ", tensor.strides(),
-              " is not contiguous: give its contiguous() copy, or one that is");
+  checkContiguous(tensor, name, {argument});
   return tensor;
 }
 
@@ -399,16 +387,6 @@ Memory registerMemory(const Communicator& self, py::handle given, py::handle acc
   return {std::move(registered)};
 }
 
-// Whether elements of a dtype fill memory, as a rank says of its own.
-bool fills(goccl_memory memory, int64_t dtype, int64_t count) {
-  if (dtype < 0 || dtype >= static_cast<int64_t>(at::ScalarType::Undefined) || count < 0) {
-    return false;
-  }
-  const auto item = static_cast<uint64_t>(c10::elementSize(static_cast<at::ScalarType>(dtype)));
-  const auto bytes = ask<uint64_t>(library().memory_map, memory, nullptr);
-  return bytes % item == 0 && bytes / item == static_cast<uint64_t>(count);
-}
-
 // What a rank gives in exchange() that cannot be given is told the others in the exchange itself,
 // which leaves the group usable.
 py::list exchange(const Communicator& self, py::handle given) {
@@ -453,12 +431,7 @@ py::list exchange(const Communicator& self, py::handle given) {
     if (rank != group.getRank()) {
       registered = std::make_shared<Registered>();
       registered->lease = std::make_shared<Lease>(handles[rank]);
-      if (!fills(handles[rank], its[0], its[1])) {
-        raise({GOCCL_INTERNAL,
-               c10::str("goccl: exchange(): rank ", rank, " tells of ", its[1],
-                        " elements of dtype ", its[0], ", which are not what it has registered"),
-               {}});
-      }
+      checkFilled(handles[rank], its[0], its[1], "exchange", rank);
     }
     theirs.append(RemoteMemory{std::move(registered), static_cast<int>(rank),
                                static_cast<at::ScalarType>(its[0]), 0,

@@ -116,6 +116,21 @@ std::unordered_map<std::string, uint64_t> memoryStats() {
           {"read_from_peers_bytes", taken}};
 }
 
+void checkFilled(goccl_memory memory, int64_t dtype, int64_t count, const char* name,
+                 int64_t rank) {
+  if (dtype >= 0 && dtype < static_cast<int64_t>(at::ScalarType::Undefined) && count >= 0) {
+    const auto item = static_cast<uint64_t>(c10::elementSize(static_cast<at::ScalarType>(dtype)));
+    const auto bytes = ask<uint64_t>(library().memory_map, memory, nullptr);
+    if (bytes % item == 0 && bytes / item == static_cast<uint64_t>(count)) {
+      return;
+    }
+  }
+  raise({GOCCL_INTERNAL,
+         c10::str("goccl: ", name, "(): rank ", rank, " tells of ", count, " elements of dtype ",
+                  dtype, ", which are not what it has registered"),
+         {}});
+}
+
 void bindMemory(py::module_& module) {
   module.def("empty", &emptyShareable, py::arg("size"), py::arg("dtype"),
              "A tensor in shareable memory, of undefined contents.");

@@ -213,6 +213,14 @@ class ProcessGroupGoccl : public c10d::Backend {
   void unregisterCompletionHook(int64_t id) { hooks_->completionByKey.remove(id); }
 #endif
 
+#ifdef GOCCL_TORCH_WINDOWS
+  bool supportsWindow() const override { return hasShareableMemory(); }
+  c10::intrusive_ptr<c10d::Window> new_window(
+      const std::optional<at::Tensor>& tensor = std::nullopt) override;
+  // The number of the next window: that of the rank which has made the most counts.
+  std::atomic<int64_t> windows{0};
+#endif
+
   // Memory as of goccl.empty().
   bool supportsTensorAlloc(c10::DeviceIndex) { return hasShareableMemory(); }
   at::Tensor allocateTensor(long size, at::TensorOptions options = {});
@@ -285,6 +293,12 @@ class ProcessGroupGoccl : public c10d::Backend {
   }
   // Refuses a call of a thread that is coalescing.
   void refuseInBatch(const char* title, bool collective = true);
+  // A rank in a text: by its number in the job, too, where that is another.
+  std::string nameOf(int64_t rank) const;
+  // Makes an operation of two ranks' channel, which is no part of a batch. `call` gets the timeout
+  // in ms and returns the library's work. `kept` is kept until the end.
+  template <typename Call>
+  c10::intrusive_ptr<Work> startAlone(Operation operation, std::shared_ptr<void> kept, Call call);
 
  private:
   // The communicator, with members or without; 0 after shutdown().
@@ -303,8 +317,6 @@ class ProcessGroupGoccl : public c10d::Backend {
   void renumber();
   // The same, if the members have changed: by themselves, where survivors complete a collective.
   void followMembers();
-  // A rank in a text: by its number in the job, too, where that is another.
-  std::string nameOf(int64_t rank) const;
   // Throws where the start that has just returned `result` failed.
   void checkStart(goccl_result result) const;
   // Starts one library call, or records it if this thread is coalescing. `prepare` checks the
@@ -384,6 +396,21 @@ WorkPtr ProcessGroupGoccl::launch(Operation& operation, const Call& call) {
   const goccl_call options = callOptions(operation, &start);
   checkStart(call(comm, &options, &start.handle));
   work->begin(start, std::move(operation), std::move(extension));
+  return work;
+}
+
+template <typename Call>
+c10::intrusive_ptr<Work> ProcessGroupGoccl::startAlone(Operation operation,
+                                                       std::shared_ptr<void> kept, Call call) {
+  auto extension = extend(operation.timeout);
+  auto work = newWork(comm(), operation);
+  const int64_t timeout = operation.timeout.count();
+  const Start start{call(timeout > 0 ? timeout : GOCCL_DEFAULT_TIMEOUT)};
+  if (extension != nullptr) {
+    kept = std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(
+        std::move(kept), std::move(extension));
+  }
+  work->begin(start, std::move(operation), std::move(kept));
   return work;
 }
 

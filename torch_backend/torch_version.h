@@ -14,6 +14,11 @@
 #define GOCCL_TORCH_RECONFIGURES
 #endif
 
+// Older ones have no one-sided windows.
+#ifdef C10D_BACKEND_HAS_WINDOW
+#define GOCCL_TORCH_WINDOWS
+#endif
+
 // Those of older ones are NCCL's own, but for registerOnCompletionHook().
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
 #define GOCCL_TORCH_HOOKS

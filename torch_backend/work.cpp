@@ -151,7 +151,9 @@ void Work::complete(goccl_result result) noexcept {
     } else {
       library().work_test(handle_.load());  // which tells this thread of the failure
       Failure failure = lastFailure(result);
-      hooks_->failed(result);  // whose calls may change what this thread was told
+      if (!kind_.oneSided) {
+        hooks_->failed(result);  // whose calls may change what this thread was told
+      }
       raise(std::move(failure));
     }
   } catch (...) {

@@ -24,6 +24,7 @@ struct Kind {
   c10d::OpType type;
   const char* title;      // of the profiler's record
   const char* name = "";  // the library's; "" for several
+  bool oneSided = false;  // its failure is not that of the group
 };
 
 // One operation before its start.

@@ -1120,8 +1120,8 @@ goccl_result goccl_channel_put_signal_async(goccl_channel channel, goccl_memory 
 goccl_result goccl_channel_wait(goccl_channel channel, uint64_t n, int64_t timeout_ms);
 
 /* As a work: see goccl_comm_init_async(). Those of a channel take their signals in the order of
- * their calls; a goccl_channel_wait() or _poll() may come first. The communicator's order of works
- * is not theirs. It goes on after goccl_work_free(), and ends with the channel. */
+ * their calls; goccl_channel_wait() and goccl_channel_poll() may come first. The communicator's
+ * order of works is not theirs. It goes on after goccl_work_free(), and ends with the channel. */
 goccl_result goccl_channel_wait_async(goccl_channel channel, uint64_t n, int64_t timeout_ms,
                                       goccl_work *work);
 

@@ -313,16 +313,15 @@ WorkPtr Window::wait_signal(int64_t peerRank, bool asyncOp, const c10d::WaitSign
     const std::lock_guard<std::mutex> lock(all->mutex);
     first = peer.waits == 0;
   }
-  if (first) {  // else others come before it
-    const goccl_result taken = asyncOp ? lib.channel_poll(peer.channel, 1)
-                                       : lib.channel_wait(peer.channel, 1, kOwnThreadMs);
-    if (taken == GOCCL_OK) {
-      return group_->startAlone(std::move(operation), nullptr,
-                                [](int64_t) { return GOCCL_WORK_DONE; });
-    }
-    if (taken != GOCCL_IN_PROGRESS && taken != GOCCL_TIMEOUT) {
-      check(taken);
-    }
+  // Where the signal is there, or comes at once, there is no need of another thread. Else the work
+  // tells of it, and of errors. Other waits come first.
+  const auto taken = [&] {
+    return asyncOp ? lib.channel_poll(peer.channel, 1)
+                   : lib.channel_wait(peer.channel, 1, kOwnThreadMs);
+  };
+  if (first && taken() == GOCCL_OK) {
+    return group_->startAlone(std::move(operation), nullptr,
+                              [](int64_t) { return GOCCL_WORK_DONE; });
   }
   auto work = group_->startAlone(
       std::move(operation), std::make_shared<Pending>(all, peer.waits), [&](int64_t timeout) {

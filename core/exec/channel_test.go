@@ -14,7 +14,20 @@ import (
 
 // Channels in C under the thread sanitizer: threads put, wait, close and deregister at once.
 func TestChannelThreads(t *testing.T) {
-	const source = "testdata/channel.c"
+	runThreads(t, "testdata/channel.c", "channel.c", "exec.c", "get.c", "stream.c")
+}
+
+// A FIFO in C under the thread sanitizer: eight threads push, and one takes.
+func TestFIFOThreads(t *testing.T) {
+	if _, err := os.Stat("../../capi/goccl_fifo.h"); err != nil { // so that `go test` knows of it
+		t.Fatal(err)
+	}
+	runThreads(t, "testdata/fifo.c")
+}
+
+// runThreads runs a program in C under the thread sanitizer.
+func runThreads(t *testing.T, source string, others ...string) {
+	t.Helper()
 	if _, err := os.Stat(source); err != nil { // so that `go test` knows of it
 		t.Fatal(err)
 	}
@@ -29,8 +42,8 @@ func TestChannelThreads(t *testing.T) {
 		return err
 	}
 	// It does not know of fences; those of bells order words that are atomic.
-	err := build("channel", "-std=gnu11", "-Wall", "-Wextra", "-Wno-tsan", source, "channel.c",
-		"exec.c", "get.c", "stream.c")
+	err := build("program", append([]string{"-std=gnu11", "-Wall", "-Wextra", "-Wno-tsan", source},
+		others...)...)
 	if err != nil {
 		empty := filepath.Join(folder, "empty.c")
 		if err := os.WriteFile(empty, []byte("int main(void) { return 0; }\n"), 0o600); err != nil {
@@ -41,7 +54,7 @@ func TestChannelThreads(t *testing.T) {
 		}
 		t.Skip("the compiler has no thread sanitizer")
 	}
-	out, err := exec.Command(filepath.Join(folder, "channel")).CombinedOutput()
+	out, err := exec.Command(filepath.Join(folder, "program")).CombinedOutput()
 	if strings.Contains(string(out), "unexpected memory mapping") {
 		t.Skip("the thread sanitizer does not run on this system")
 	}

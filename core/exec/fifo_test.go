@@ -1,0 +1,106 @@
+package exec
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// A FIFO in Go lies as one in C does, and its trigger.
+func TestFIFOLayout(t *testing.T) {
+	var head fifoHead
+	var trigger Trigger
+	source := filepath.Join(t.TempDir(), "layout.c")
+	program := "#include \"goccl_fifo.h\"\n#include <stddef.h>\n"
+	if _, err := os.Stat("../../capi/goccl_fifo.h"); err != nil { // so that `go test` knows of it
+		t.Fatal(err)
+	}
+	for expression, want := range map[string]uintptr{
+		"sizeof(goccl_fifo)":                  unsafe.Sizeof(head),
+		"offsetof(goccl_fifo, size)":          unsafe.Offsetof(head.size),
+		"offsetof(goccl_fifo, ended)":         unsafe.Offsetof(head.ended),
+		"offsetof(goccl_fifo, asleep)":        unsafe.Offsetof(head.asleep),
+		"offsetof(goccl_fifo, head)":          unsafe.Offsetof(head.head),
+		"offsetof(goccl_fifo, cached_tail)":   unsafe.Offsetof(head.cachedTail),
+		"offsetof(goccl_fifo, tail)":          unsafe.Offsetof(head.tail),
+		"sizeof(goccl_trigger)":               unsafe.Sizeof(trigger),
+		"offsetof(goccl_trigger, op)":         unsafe.Offsetof(trigger.Op),
+		"offsetof(goccl_trigger, signals)":    unsafe.Offsetof(trigger.Signals),
+		"offsetof(goccl_trigger, channel)":    unsafe.Offsetof(trigger.Channel),
+		"offsetof(goccl_trigger, dst)":        unsafe.Offsetof(trigger.Dst),
+		"offsetof(goccl_trigger, src)":        unsafe.Offsetof(trigger.Src),
+		"offsetof(goccl_trigger, dst_offset)": unsafe.Offsetof(trigger.DstOffset),
+		"offsetof(goccl_trigger, src_offset)": unsafe.Offsetof(trigger.SrcOffset),
+		"offsetof(goccl_trigger, bytes)":      unsafe.Offsetof(trigger.Bytes),
+		"offsetof(goccl_trigger, sequence)":   unsafe.Offsetof(trigger.sequence),
+		"GOCCL_TRIGGER_PUT":                   TriggerPut,
+		"GOCCL_TRIGGER_SIGNAL":                TriggerSignal,
+		"GOCCL_TRIGGER_FLUSH":                 TriggerFlush,
+		"GOCCL_TRIGGER_GET":                   TriggerGet,
+	} {
+		program += "_Static_assert(" + expression + " == " + strconv.FormatUint(uint64(want), 10) + ", \"\");\n"
+	}
+	if err := os.WriteFile(source, []byte(program), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("cc", "-std=c11", "-I", "../../capi", "-fsyntax-only", source).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// Producers in Go and a consumer that sleeps: each trigger is taken once, those of a producer in
+// order.
+func TestFIFOInGo(t *testing.T) {
+	const size, producers, times = 64, 8, 3000
+	memory := make([]uint64, FIFOBytes(size)/8)
+	f := NewFIFO(unsafe.Pointer(&memory[0]), size)
+	var wg sync.WaitGroup
+	for i := range producers {
+		wg.Go(func() {
+			for n := range uint64(times) {
+				for {
+					if _, ok := f.TryPush(Trigger{Op: uint32(i), Src: n, Bytes: ^n}); ok {
+						break
+					}
+					YieldCPU()
+				}
+			}
+		})
+	}
+	var next [producers]uint64
+	for all := range uint64(producers * times) {
+		for {
+			trigger, position, ok := f.Take()
+			if !ok {
+				f.Sleep(time.Minute, f.Coming)
+				continue
+			}
+			if position != all || trigger.Src != next[trigger.Op] || trigger.Bytes != ^trigger.Src {
+				t.Fatalf("at %d trigger %+v, of which %d were before", position, trigger, next[trigger.Op])
+			}
+			next[trigger.Op]++
+			if f.Finish(position); !f.Done(position) || f.Done(position+1) {
+				t.Fatalf("trigger %d is not the last that is done", position)
+			}
+			break
+		}
+	}
+	wg.Wait()
+	// A bell that nobody hears costs nothing, and one that is heard ends the sleep.
+	var over atomic.Bool
+	go func() {
+		for atomic.LoadUint32(&f.at.asleep) == 0 {
+			YieldCPU()
+		}
+		over.Store(true)
+		f.Ring()
+	}()
+	f.Sleep(time.Hour, over.Load)
+}

@@ -14,6 +14,21 @@ type Memory = channel.Memory
 // Channel is this rank's end of a channel: see package channel.
 type Channel = channel.Channel
 
+// Proxy carries out puts, gets, signals and flushes of channels for producers that push them into
+// its FIFO: see package channel.
+type Proxy = channel.Proxy
+
+// Trigger is what producers push.
+type Trigger = exec.Trigger
+
+// What a trigger asks for: see goccl_fifo.h.
+const (
+	TriggerPut    = exec.TriggerPut
+	TriggerSignal = exec.TriggerSignal
+	TriggerFlush  = exec.TriggerFlush
+	TriggerGet    = exec.TriggerGet
+)
+
 // HandleSize is the size of what [Comm.Export] returns, in bytes.
 const HandleSize = channel.HandleSize
 
@@ -72,4 +87,14 @@ func (c *Comm) OpenChannel(peer, tag int, kind string) (*Channel, error) {
 		return nil, e.Destroyed().During("channel_open", 0)
 	}
 	return e.OpenChannel(peer, tag, kind)
+}
+
+// NewProxy makes a proxy whose FIFO holds so many triggers: a power of two, or 0 for the default.
+// With devices producers push, too, which ring no bell.
+func (c *Comm) NewProxy(size uint64, devices bool) (*Proxy, error) {
+	e := c.present.Load()
+	if c.destroyed.Load() {
+		return nil, e.Destroyed().During("proxy_create", 0)
+	}
+	return e.NewProxy(size, devices)
 }

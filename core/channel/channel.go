@@ -40,6 +40,7 @@ import (
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/serial"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/work"
 )
@@ -58,6 +59,7 @@ type Channel struct {
 	forced    bool // to be a port channel
 	end       *exec.ChannelEnd
 	semaphore unsafe.Pointer
+	triggers  serial.Queue // of proxies, that wait
 
 	waits, puts turns // in the background
 
@@ -241,6 +243,12 @@ func (c *Channel) Get(dst []byte, m *Memory, offset uint64) error {
 
 // GetTo is Get for memory that Go does not know.
 func (c *Channel) GetTo(dst unsafe.Pointer, m *Memory, offset, bytes uint64) error {
+	return c.getTo(dst, m, offset, bytes, nil)
+}
+
+// getTo is GetTo to memory of this rank, which is held until it has come; nil: its user sees to
+// that.
+func (c *Channel) getTo(dst unsafe.Pointer, m *Memory, offset, bytes uint64, held *Memory) error {
 	const call = "get"
 	get := func() bool { return c.end.Get(dst, m.region.Handle, offset, bytes) == exec.CarriedAll }
 	if get() {
@@ -255,7 +263,7 @@ func (c *Channel) GetTo(dst unsafe.Pointer, m *Memory, offset, bytes uint64) err
 		case dst == nil && bytes > 0:
 			return c.errorf(fault.ErrInvalidArgument, call, "dst is NULL, and bytes is %d", bytes)
 		case port:
-			return c.request(m, offset, unsafe.Slice((*byte)(dst), bytes), &l)
+			return c.request(m, offset, unsafe.Slice((*byte)(dst), bytes), held, &l)
 		case get():
 			return nil
 		}

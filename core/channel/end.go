@@ -54,6 +54,7 @@ func (e *Engine) closeChannel(c *Channel) {
 		return
 	}
 	c.closed = true
+	delete(e.handles, c.Handle())
 	e.endHeld(c, fault.Errorf(fault.ErrAborted, "it was closed on this rank").In(e.Members))
 	c.end.Close() // behind the cause, which callers tell
 	q := e.queue(c)
@@ -161,7 +162,7 @@ func (e *Engine) Depart(rank int, cause *fault.Error) {
 	e.kick()
 }
 
-// Fail ends all channels.
+// Fail ends all channels and proxies.
 func (e *Engine) Fail(cause *fault.Error) {
 	e.mu.Lock()
 	if e.failure == nil {
@@ -172,6 +173,7 @@ func (e *Engine) Fail(cause *fault.Error) {
 	}
 	e.endGets(func(*get) bool { return true })
 	e.mu.Unlock()
+	e.endProxies(cause)
 	e.kick()
 }
 

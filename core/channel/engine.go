@@ -91,6 +91,8 @@ type Engine struct {
 	lastID   uint64     // of ends
 	lastGet  uint64
 	ends     map[uint64]*Channel // by id; those, too, that the peer may still store to
+	handles  map[uint64]*Channel // by handle, that their users have not closed
+	proxies  map[*Proxy]bool     // that their users have not closed
 	pairings map[pairing]*queue
 	theirs   map[end]*Channel // those that have met, until the peer has closed its end
 	gets     map[uint64]*get
@@ -151,7 +153,7 @@ type peer struct {
 func New(c Config, f Face) *Engine {
 	e := &Engine{Config: c, face: f, ends: map[uint64]*Channel{}, pairings: map[pairing]*queue{},
 		theirs: map[end]*Channel{}, gets: map[uint64]*get{}, gone: map[int]*fault.Error{},
-		peers: make([]peer, len(c.Ports))}
+		handles: map[uint64]*Channel{}, proxies: map[*Proxy]bool{}, peers: make([]peer, len(c.Ports))}
 	for i := range e.peers {
 		e.peers[i].out.Spawn, e.peers[i].served.Spawn = c.Spawn, c.Spawn
 	}

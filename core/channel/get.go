@@ -14,12 +14,13 @@ type get struct {
 	channel *Channel
 	to      []byte
 	moved   uint64
-	busy    bool // a piece is being read into to
-	over    bool // nobody wants it any more: what comes goes nowhere
+	busy    bool    // a piece is being read into to
+	over    bool    // nobody wants it any more: what comes goes nowhere
+	held    *Memory // that has to; nil: its user sees to that
 }
 
-// request asks for memory of the peer over the link.
-func (c *Channel) request(m *Memory, offset uint64, to []byte, l *limit) error {
+// request asks for memory of the peer over the link. With held it holds that until it has come.
+func (c *Channel) request(m *Memory, offset uint64, to []byte, held *Memory, l *limit) error {
 	const call = "get"
 	if len(to) == 0 {
 		return nil
@@ -40,7 +41,10 @@ func (c *Channel) request(m *Memory, offset uint64, to []byte, l *limit) error {
 		c.gets.begun++
 		e.lastGet++
 		number = e.lastGet
-		e.gets[number] = &get{channel: c, to: to}
+		e.gets[number] = &get{channel: c, to: to, held: held}
+		if held != nil {
+			e.Memories.holdOn(held)
+		}
 		return true
 	}
 	for !begin() {
@@ -83,6 +87,9 @@ func (e *Engine) dropGet(number uint64) {
 	if g := e.gets[number]; g != nil {
 		delete(e.gets, number)
 		e.peers[g.channel.peer].asking--
+		if g.held != nil {
+			e.Memories.let(g.held)
+		}
 	}
 }
 

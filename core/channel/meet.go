@@ -7,6 +7,7 @@ import (
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/serial"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -16,7 +17,8 @@ func (e *Engine) Open(rank, tag int, kind string) (*Channel, error) {
 	if err := e.refuse(rank, tag, kind); err != nil {
 		return nil, err
 	}
-	c := &Channel{e: e, peer: rank, tag: tag, forced: kind == KindPort}
+	c := &Channel{e: e, peer: rank, tag: tag, forced: kind == KindPort,
+		triggers: serial.Queue{Spawn: e.Spawn}}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err := e.mayOpen(c); err != nil {
@@ -27,7 +29,7 @@ func (e *Engine) Open(rank, tag int, kind string) (*Channel, error) {
 	}
 	e.lastID++
 	c.id = e.lastID
-	e.ends[c.id] = c
+	e.ends[c.id], e.handles[c.Handle()] = c, c
 	p := &e.peers[rank]
 	p.reached.Store(true)
 	if rank == e.Rank {

@@ -35,7 +35,7 @@ type Memories struct {
 	mu      sync.Mutex // guards what follows
 	lastID  uint32
 	own     map[uint32]*Memory // registered here, or waiting for the answers of peers
-	all     map[*Memory]bool   // that are not deregistered
+	all     map[uint64]*Memory // that are not deregistered, by handle
 	secrets map[uint64][]byte  // of the groups that this rank has been in
 	engine  *Engine            // of the present epoch; nil: there is none
 }
@@ -45,7 +45,7 @@ func NewMemories(arenas *memory.Arenas) *Memories {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails
 	return &Memories{Owner: binary.LittleEndian.Uint64(b[:]) | 1, Arenas: arenas,
-		own: map[uint32]*Memory{}, all: map[*Memory]bool{}, secrets: map[uint64][]byte{}}
+		own: map[uint32]*Memory{}, all: map[uint64]*Memory{}, secrets: map[uint64][]byte{}}
 }
 
 // Memory is a part of shareable memory: registered here, or imported from a peer.
@@ -192,7 +192,7 @@ func (s *Memories) room(call string) error {
 	defer s.mu.Unlock()
 	n := len(s.all)
 	for _, m := range s.own {
-		if !s.all[m] {
+		if s.all[m.Handle()] == nil {
 			n++
 		}
 	}
@@ -254,7 +254,7 @@ func (s *Memories) Register(p unsafe.Pointer, bytes uint64, access int) (m *Memo
 	m.region.Map(p, m.alive)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.own[m.id], s.all[m] = m, true
+	s.own[m.id], s.all[m.Handle()] = m, m
 	return m, nil
 }
 
@@ -308,7 +308,7 @@ func (s *Memories) Import(rank int, epoch uint32, b []byte) (*Memory, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all[m] = true
+	s.all[m.Handle()] = m
 	return m, nil
 }
 
@@ -409,7 +409,7 @@ func (m *Memory) deregister(keep bool) {
 	s := m.of
 	m.region.Close()
 	s.mu.Lock()
-	delete(s.all, m)
+	delete(s.all, m.Handle())
 	e := s.engine
 	s.mu.Unlock()
 	if !m.Own() {
@@ -481,7 +481,7 @@ func (s *Memories) free(m *Memory) {
 // finished. What [Engine.Map] has told to be mapped stays so until it is deregistered.
 func (s *Memories) DeregisterAll() {
 	s.mu.Lock()
-	all := slices.Collect(maps.Keys(s.all))
+	all := slices.Collect(maps.Values(s.all))
 	s.mu.Unlock()
 	for _, m := range all {
 		m.deregister(true)
@@ -507,6 +507,32 @@ func (m *Memory) lend() unsafe.Pointer {
 	return base
 }
 
+// named returns the memory of a handle, registered here or imported; nil: there is none.
+func (s *Memories) named(handle uint64) *Memory {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[handle]
+}
+
+// holdNamed is named for memory of this rank, which is not allocated again before let is called.
+func (s *Memories) holdNamed(handle uint64) *Memory {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.all[handle]
+	if m == nil || !m.Own() {
+		return nil
+	}
+	m.busy++
+	return m
+}
+
+// holdOn holds memory once more, which is held.
+func (s *Memories) holdOn(m *Memory) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.busy++
+}
+
 // hold lets a peer's frame reach memory: nil where it is no more. An error tells that no correct
 // peer sends such a frame.
 func (s *Memories) hold(id uint64, right int, offset, bytes uint64) (*Memory, error) {
@@ -527,7 +553,7 @@ func (s *Memories) hold(id uint64, right int, offset, bytes uint64) (*Memory, er
 	return m, nil
 }
 
-// let undoes hold.
+// let undoes hold, holdNamed or holdOn.
 func (s *Memories) let(m *Memory) {
 	s.mu.Lock()
 	m.busy--

@@ -58,6 +58,11 @@ func (e *Epoch) OpenChannel(peer, tag int, kind string) (*channel.Channel, error
 	return c, err
 }
 
+// NewProxy makes a proxy: see [channel.Engine.NewProxy].
+func (e *Epoch) NewProxy(size uint64, devices bool) (*channel.Proxy, error) {
+	return e.channels.NewProxy(size, devices)
+}
+
 // MapMemory returns where memory of a peer is mapped here.
 func (e *Epoch) MapMemory(m *channel.Memory) (unsafe.Pointer, error) {
 	rank, epoch := m.Rank()

@@ -1033,6 +1033,19 @@ goccl_result goccl_channel_flush(goccl_channel channel, int64_t timeout_ms) {
   return apiChannelFlush(channel, timeout_ms);
 }
 
+FORWARD(proxy_create, (goccl_comm comm, uint64_t size, int flags, goccl_proxy *proxy),
+        apiProxyCreate(comm, size, flags, proxy))
+FORWARD_END(proxy_destroy, (goccl_proxy proxy), apiProxyDestroy(proxy))
+FORWARD(proxy_fifo, (goccl_proxy proxy, struct goccl_fifo **fifo, uint64_t *bytes),
+        apiProxyFIFO(proxy, fifo, bytes))
+FORWARD(proxy_push,
+        (goccl_proxy proxy, const struct goccl_trigger *trigger, int64_t timeout_ms,
+         uint64_t *position),
+        apiProxyPush(proxy, (struct goccl_trigger *)trigger, timeout_ms, position))
+FORWARD(proxy_wait, (goccl_proxy proxy, uint64_t position, int64_t timeout_ms),
+        apiProxyWait(proxy, position, timeout_ms))
+FORWARD(proxy_stop, (goccl_proxy proxy, int64_t timeout_ms), apiProxyStop(proxy, timeout_ms))
+
 /* ---- batches --------------------------------------------------------------------------------- */
 
 goccl_result goccl_group_start(goccl_comm comm) {

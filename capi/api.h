@@ -14,6 +14,7 @@
 #include "../core/exec/channel.h"
 #include "../core/exec/fastpath.h"
 #include "goccl_bindings.h"
+#include "goccl_fifo.h"
 
 enum api_collective { /* as in package plan */
                       API_ALLREDUCE,

@@ -84,13 +84,13 @@ func build(folder string) error {
 		goBuild("./capi", built.library, "-buildmode="+mode, script),
 		goBuild("./examples/go/allreduce", built.exampleGo),
 		compile(built.abi, "capi/testdata/abi.c", "capi/testdata/async.c", "capi/testdata/lists.c",
-			"capi/testdata/channels.c"),
+			"capi/testdata/channels.c", "capi/testdata/proxies.c"),
 		compile(built.signals, "capi/testdata/signals.c"),
 		{compiler, "-O", "-fPIC", "-shared", "capi/testdata/malloc.c", "-o", built.malloc},
 		compile(built.exampleC, "examples/c/allreduce.c"),
 	}
 	built.examples = map[string]string{}
-	for _, name := range []string{"messages", "channels", "shared_memory", "checkpoint", "elastic"} {
+	for _, name := range []string{"messages", "channels", "proxy", "shared_memory", "checkpoint", "elastic"} {
 		built.examples[name] = at(name)
 		commands = append(commands, compile(at(name), "examples/c/"+name+".c"))
 	}
@@ -186,6 +186,7 @@ func TestExamplesInC(t *testing.T) {
 			`rank 0 has 102 from rank 2\n`, `rank 1 has 100 from rank 0\n`}, ""},
 		"channels": {[]string{"0", "1", "2"},
 			[]string{`rank 0 has the blocks of 3 ranks, by a memory channel\n`}, ""},
+		"proxy":         {[]string{"0", "1", "2"}, []string{`rank 2 has the blocks of rank 1\n`}, ""},
 		"shared_memory": {[]string{"0", "1", "2"}, []string{`rank 2: the sum is right, by \w+\n`}, ""},
 		"checkpoint": {[]string{"0", "1", "2"}, []string{`rank 1 goes on after 10 steps\n`,
 			`rank [01] has 102 of rank 2\n`}, ""},
@@ -341,11 +342,13 @@ func TestHeaderInEveryLanguage(t *testing.T) {
 		if _, err := exec.LookPath(language[0]); err != nil {
 			t.Skip(err)
 		}
-		args := append(language[1:], "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only",
-			"goccl_bindings.h") // which includes goccl.h
-		out, err := exec.Command(language[0], args...).CombinedOutput()
-		if err != nil && !strings.Contains(string(out), "pragma once") {
-			t.Errorf("%s: %v\n%s", language, err, out)
+		for _, header := range []string{"goccl_bindings.h", "goccl_fifo.h"} { // the first has goccl.h
+			args := slices.Concat(language[1:], []string{"-Wall", "-Wextra", "-Werror", "-pedantic",
+				"-fsyntax-only", header})
+			out, err := exec.Command(language[0], args...).CombinedOutput()
+			if err != nil && !strings.Contains(string(out), "pragma once") {
+				t.Errorf("%s: %v\n%s", language, err, out)
+			}
 		}
 	}
 }

@@ -48,9 +48,9 @@
  *   A handle is an opaque number, and is given out once only. One that is stale, forged or of
  *   another type is answered with GOCCL_INVALID_HANDLE. After fork() the child is answered
  *   GOCCL_FORKED by every function, but goccl_comm_destroy(), goccl_comm_abort(),
- *   goccl_group_drop(), goccl_work_free(), goccl_memory_deregister(), goccl_channel_close() and
- *   goccl_shutdown() do nothing there and return GOCCL_OK. A child that calls exec loads the
- *   library anew and may use it.
+ *   goccl_group_drop(), goccl_work_free(), goccl_memory_deregister(), goccl_channel_close(),
+ *   goccl_proxy_destroy() and goccl_shutdown() do nothing there and return GOCCL_OK. A child that
+ * calls exec loads the library anew and may use it.
  *
  * Limits
  *   The library ends a process that has no 1.7 GiB of address space or no 12 threads left for it at
@@ -1134,6 +1134,66 @@ goccl_result goccl_channel_flush(goccl_channel channel, int64_t timeout_ms);
 
 /* "memory" or "port": how this end reaches the peer. Static storage. */
 goccl_result goccl_channel_kind(goccl_channel channel, const char **name);
+
+/* ---- proxies ------------------------------------------------------------------------------- */
+
+/*
+ * A proxy makes calls of channels for producers that must not wait, or cannot call: threads that
+ * compute, and kernels of a device. They push triggers into its FIFO, which takes nanoseconds, and
+ * go on. goccl_fifo.h has the trigger, the FIFO and the push, and needs no library.
+ *
+ * Order: triggers of a channel are carried out in the order in which they were pushed, those of
+ * different channels in any. A channel that has to wait holds up no other one, until as many
+ * triggers as the FIFO holds have been taken behind it. What puts, signals and flushes order is as
+ * of channels.
+ *
+ * Failures: the first trigger that fails ends the proxy: a bad one (GOCCL_INVALID_ARGUMENT,
+ * GOCCL_INVALID_HANDLE; the text names the field), or one whose call fails, with that call's code.
+ * The text has its position. A producer that takes a place in the FIFO and does not fill it in ends
+ * the proxy, too, after the communicator's timeout (GOCCL_TIMEOUT). It ends with the communicator's
+ * failure, and with the epoch (GOCCL_REVOKED; GOCCL_ABORTED after goccl_comm_renew()). Triggers
+ * that are not done then never are. Each later call tells the cause.
+ *
+ * All functions may be called from any thread at once. None may be called by a signal handler.
+ */
+typedef uint64_t goccl_proxy; /* 0 is never a valid handle */
+
+struct goccl_fifo;
+struct goccl_trigger;
+
+/* Of goccl_proxy_create(). */
+enum {
+  GOCCL_PROXY_DEVICES = 1 /* devices push, which cannot wake the proxy: it naps for 1 to 50 us */
+};
+
+/* Makes a proxy for the channels of this rank. Its FIFO holds `size` triggers: a power of two from
+ * 64 to 65,536; 0: 512. `flags` is 0 or GOCCL_PROXY_DEVICES. A communicator has at most 64. */
+goccl_result goccl_proxy_create(goccl_comm comm, uint64_t size, int flags, goccl_proxy *proxy);
+
+/* Where the FIFO lies, and its size in bytes, by which memory is registered with a device (either
+ * may be NULL). It is shareable memory, and stays until goccl_proxy_destroy(): a producer that
+ * pushes later overwrites what others have there. A child made by fork() that pushes there pushes
+ * for its parent. */
+goccl_result goccl_proxy_fifo(goccl_proxy proxy, struct goccl_fifo **fifo, uint64_t *bytes);
+
+/* Pushes a trigger, and tells its position (`position` may be NULL). It waits while the FIFO is
+ * full. With GOCCL_TIMEOUT, as with any other error, it has pushed nothing. goccl_fifo_try_push()
+ * is the same without a wait, in a tenth of the time. */
+goccl_result goccl_proxy_push(goccl_proxy proxy, const struct goccl_trigger *trigger,
+                              int64_t timeout_ms, uint64_t *position);
+
+/* Waits until the trigger of a position is done: its call on the channel would have returned. One
+ * with a flush is done when all that the channel's triggers up to it have put is in the peer's
+ * memory, and what they have got is here. With GOCCL_TIMEOUT it may be repeated. */
+goccl_result goccl_proxy_wait(goccl_proxy proxy, uint64_t position, int64_t timeout_ms);
+
+/* Takes no more triggers, and waits until all that were pushed are done. The proxy has ended then,
+ * and later calls get GOCCL_ABORTED. With GOCCL_TIMEOUT it may be repeated. */
+goccl_result goccl_proxy_stop(goccl_proxy proxy, int64_t timeout_ms);
+
+/* Ends the proxy, and gives back the handle and the FIFO's memory. It waits for nobody. What a
+ * channel has begun goes on, what was not begun is dropped: call goccl_proxy_stop() first. */
+goccl_result goccl_proxy_destroy(goccl_proxy proxy);
 
 /* ---- batches ------------------------------------------------------------------------------ */
 

@@ -23,6 +23,9 @@
 
 #ifdef __CUDACC__
 #include <cuda/atomic>
+#define GOCCL_FIFO_INLINE static inline __host__ __device__
+#else
+#define GOCCL_FIFO_INLINE static inline
 #endif
 
 #ifdef __cplusplus
@@ -77,9 +80,21 @@ enum {
   GOCCL_FIFO_ENDED = 2 /* nothing was pushed: goccl_proxy_push() tells why */
 };
 
-#ifdef __CUDACC__
+/* Pushes a trigger if there is room, and tells its position. It never waits. */
+GOCCL_FIFO_INLINE int goccl_fifo_try_push(goccl_fifo *fifo, const goccl_trigger *trigger,
+                                          uint64_t *position);
 
-#define GOCCL_FIFO_INLINE static inline __host__ __device__
+/* Whether the trigger of a position is done: 1, or 0. One that fails never is, nor are those that
+ * the proxy had not done by then: goccl_proxy_wait() tells why. */
+GOCCL_FIFO_INLINE int goccl_fifo_done(goccl_fifo *fifo, uint64_t position);
+
+#ifdef __cplusplus
+}
+#endif
+
+/* ---- how it is done ------------------------------------------------------------------------ */
+
+#ifdef __CUDACC__
 
 typedef cuda::atomic_ref<uint64_t, cuda::thread_scope_system> goccl_fifo_word;
 typedef cuda::atomic_ref<uint32_t, cuda::thread_scope_system> goccl_fifo_flag;
@@ -92,8 +107,6 @@ typedef cuda::atomic_ref<uint32_t, cuda::thread_scope_system> goccl_fifo_flag;
   goccl_fifo_word(*(p)).compare_exchange_weak(*(expected), (v), cuda::memory_order_seq_cst)
 
 #else
-
-#define GOCCL_FIFO_INLINE static inline
 
 #define GOCCL_FIFO_LOAD(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
 #define GOCCL_FIFO_LOAD_FLAG(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
@@ -118,7 +131,6 @@ GOCCL_FIFO_INLINE void goccl_fifo_ring(goccl_fifo *fifo) {
 #endif
 }
 
-/* Pushes a trigger if there is room, and tells its position. It never waits. */
 GOCCL_FIFO_INLINE int goccl_fifo_try_push(goccl_fifo *fifo, const goccl_trigger *trigger,
                                           uint64_t *position) {
   const int64_t size = (int64_t)fifo->size;
@@ -148,15 +160,9 @@ GOCCL_FIFO_INLINE int goccl_fifo_try_push(goccl_fifo *fifo, const goccl_trigger 
   return GOCCL_FIFO_PUSHED;
 }
 
-/* Whether the trigger of a position is done: 1, or 0. One that fails never is, nor are those that
- * the proxy had not done by then: goccl_proxy_wait() tells why. */
 GOCCL_FIFO_INLINE int goccl_fifo_done(goccl_fifo *fifo, uint64_t position) {
   uint64_t *const done = (uint64_t *)((goccl_trigger *)(fifo + 1) + fifo->size);
   return GOCCL_FIFO_LOAD(&done[position & (fifo->size - 1)]) > position;
 }
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif /* GOCCL_FIFO_H */

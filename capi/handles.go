@@ -8,7 +8,7 @@ import (
 	"github.com/mattn/go-pointer"
 )
 
-// object is what a handle names: a *commHandle or a *workHandle.
+// object is what a handle names, such as a *commHandle.
 type object interface{ handle() *atomic.Uint64 }
 
 // issued is a part of every object: its own handle, 0 before it is saved and after it is dropped.

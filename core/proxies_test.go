@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -451,4 +452,41 @@ func TestProxyClosedUnderCalls(t *testing.T) {
 			wg.Wait()
 		}
 	})
+}
+
+// BenchmarkPutByProxy tells what a put of 1 MiB costs the thread that calls it, and one that pushes.
+func BenchmarkPutByProxy(b *testing.B) {
+	for _, proxy := range []bool{false, true} {
+		b.Run(fmt.Sprintf("proxy=%v", proxy), func(b *testing.B) {
+			const bytes = 1 << 20
+			w := newWorld(b, "tcp", 2, patience)
+			board := newBoard(b, w, bytes)
+			to, err := w.comms[0].OpenChannel(1, 0, "")
+			if err != nil {
+				b.Fatal(err)
+			}
+			from, err := w.comms[1].OpenChannel(0, 0, "")
+			if err != nil {
+				b.Fatal(err)
+			}
+			p := newProxy(b, w, 0, 0)
+			put := Trigger{Op: TriggerPut | TriggerSignal, Signals: 1, Channel: to.Handle(),
+				Dst: board.peers[0][1].Handle(), Src: board.mine[0].Handle(), Bytes: bytes}
+			var took []time.Duration
+			for range b.N {
+				since := time.Now()
+				if proxy {
+					_, err = p.Push(context.Background(), put, 0)
+				} else {
+					err = to.Put(board.peers[0][1], 0, board.own[0], 1)
+				}
+				took = append(took, time.Since(since))
+				if err := errors.Join(err, from.Wait(context.Background(), 1, 0)); err != nil {
+					b.Fatal(err)
+				}
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Nanoseconds()), "median-ns/caller")
+		})
+	}
 }

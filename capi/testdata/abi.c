@@ -1771,6 +1771,11 @@ static void fail_each(int child) {
   GIVES(handle, goccl_channel_poll(7, 1));
   GIVES(handle, goccl_channel_flush(7, 1));
   GIVES(handle, goccl_channel_kind(7, NULL));
+  GIVES(handle, goccl_proxy_create(c, 0, 0, NULL));
+  GIVES(handle, goccl_proxy_fifo(7, NULL, NULL));
+  GIVES(handle, goccl_proxy_push(7, NULL, 1, NULL));
+  GIVES(handle, goccl_proxy_wait(7, 0, 1));
+  GIVES(handle, goccl_proxy_stop(7, 1));
   goccl_work started = 7;
   GIVES(handle, goccl_memory_exchange_async(c, 7, NULL, &started));
   GIVES(handle, goccl_program_register_async(c, 7, NULL, &started));
@@ -1806,6 +1811,7 @@ static void fail_each(int child) {
   GIVES(handle, goccl_program_free(7));
   GIVES(handle, goccl_memory_deregister(7));
   GIVES(handle, goccl_channel_close(7));
+  GIVES(handle, goccl_proxy_destroy(7));
   GIVES(handle, goccl_work_free(w));
 }
 
@@ -2368,7 +2374,10 @@ int main(int argc, char **argv) {
                {"channels_at_once", test_channels_at_once},
                {"channels_later", test_channels_later},
                {"channels_refused", test_channels_refused},
-               {"channels_forked", test_channels_forked}};
+               {"channels_forked", test_channels_forked},
+               {"proxies", test_proxies},
+               {"proxies_refused", test_proxies_refused},
+               {"proxies_forked", test_proxies_forked}};
   if (argc == 2 && strcmp(argv[1], "id") == 0) {
     print_id();
     return 0;

@@ -54,4 +54,9 @@ void test_channels_later(void);
 void test_channels_refused(void);
 void test_channels_forked(void);
 
+/* Of proxies.c: */
+void test_proxies(void);
+void test_proxies_refused(void);
+void test_proxies_forked(void);
+
 #endif /* ABI_H */

@@ -256,6 +256,9 @@ func (p *Proxy) await(
 	if timeout <= 0 {
 		timeout = p.e.face.Timeout()
 	}
+	if end, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, max(time.Until(end), 1))
+	}
 	t := time.NewTimer(timeout)
 	defer t.Stop()
 	for {

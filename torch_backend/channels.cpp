@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <iterator>
 #include <memory>
 #include <mutex>
@@ -21,6 +22,7 @@
 #include "arguments.h"
 #include "error.h"
 #include "given.h"
+#include "goccl_fifo.h"
 #include "interpreter.h"
 #include "timeout.h"
 #include "work.h"
@@ -135,6 +137,40 @@ milliseconds timeoutOf(py::handle given, const char* name, const ProcessGroupGoc
   return std::min(milliseconds(timeout), kForever);
 }
 
+// The failure of the last slice as that of the whole call.
+Failure late(const char* name, milliseconds most) {
+  Failure failure = lastFailure(GOCCL_TIMEOUT);
+  const std::string after = "timeout after ";
+  const auto from = failure.text.find(after);
+  const auto to = failure.text.find(": ", from);
+  if (from != std::string::npos && to != std::string::npos) {
+    failure.text.replace(from, to - from, c10::str(after, most.count() / 1000.0, " s"));
+  }
+  const std::string flush = ": flush: " + after;  // of a call that waits for the peer's end first
+  if (const auto at = failure.text.find(flush); at != std::string::npos) {
+    failure.text.replace(at, flush.size(), c10::str(": ", name, ": ", after));
+  }
+  return failure;
+}
+
+// Makes a call that waits, and looks for signals of the process meanwhile.
+template <typename Call>
+goccl_result inSlices(const char* name, milliseconds most, Call call) {
+  most = std::min(most, kForever);
+  const auto end = std::chrono::steady_clock::now() + most;
+  for (;;) {
+    const auto left = std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now());
+    const goccl_result result = call(std::clamp(left, milliseconds(1), kSlice).count());
+    if (result != GOCCL_TIMEOUT) {
+      return result;
+    }
+    if (left <= kSlice) {
+      raise(late(name, most));
+    }
+    checkSignals();
+  }
+}
+
 // goccl.Channel
 class Channel {
  public:
@@ -222,6 +258,14 @@ class Channel {
   }
   int peer() const { return peer_; }
   int tag() const { return tag_; }
+  // For a proxy of the same group, which is to push it.
+  goccl_channel handle(const char* name, const Group& group) const {
+    GOCCL_CHECK(group_ == group, name, "`channel` is of another group than the proxy");
+    if (closed_) {
+      check(name, GOCCL_INVALID_HANDLE);
+    }
+    return handle_;
+  }
   void close() {
     if (!closed_.exchange(true)) {
       const WithoutGil released;
@@ -301,40 +345,6 @@ class Channel {
     }
   }
 
-  // Makes a call that waits, and looks for signals of the process meanwhile.
-  template <typename Call>
-  goccl_result inSlices(const char* name, milliseconds most, Call call) const {
-    most = std::min(most, kForever);
-    const auto end = std::chrono::steady_clock::now() + most;
-    for (;;) {
-      const auto left = std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now());
-      const goccl_result result = call(std::clamp(left, milliseconds(1), kSlice).count());
-      if (result != GOCCL_TIMEOUT) {
-        return result;
-      }
-      if (left <= kSlice) {
-        raise(late(name, most));
-      }
-      checkSignals();
-    }
-  }
-
-  // The failure of the last slice as that of the whole call.
-  static Failure late(const char* name, milliseconds most) {
-    Failure failure = lastFailure(GOCCL_TIMEOUT);
-    const std::string after = "timeout after ";
-    const auto from = failure.text.find(after);
-    const auto to = failure.text.find(": ", from);
-    if (from != std::string::npos && to != std::string::npos) {
-      failure.text.replace(from, to - from, c10::str(after, most.count() / 1000.0, " s"));
-    }
-    const std::string flush = ": flush: " + after;  // of a call that waits for the peer's end first
-    if (const auto at = failure.text.find(flush); at != std::string::npos) {
-      failure.text.replace(at, flush.size(), c10::str(": ", name, ": ", after));
-    }
-    return failure;
-  }
-
   void check(const char* name, goccl_result result) const {
     if (result == GOCCL_OK) {
       return;
@@ -363,6 +373,154 @@ class Channel {
   std::atomic<bool> stores_{false};  // signals come by stores
   std::mutex mutex_;
   std::vector<at::Tensor> gets_;  // that are not flushed; guarded by mutex_
+};
+
+// Registered memory of this rank, or a part of it: a goccl.Memory, or a part of what exchange() has
+// returned for this rank.
+RemoteMemory ownOf(py::handle given, const char* name, const char* argument) {
+  if (py::isinstance<Memory>(given)) {
+    const auto& registered = given.cast<const Memory&>().registered;
+    registered->get(name);
+    const at::Tensor& tensor = registered->tensor;
+    return {registered, 0, tensor.scalar_type(), 0, static_cast<uint64_t>(tensor.numel())};
+  }
+  const bool remote = py::isinstance<RemoteMemory>(given);
+  TORCH_CHECK_TYPE(
+      remote, "goccl: ", name, "(): `", argument, "` is of type ", typeName(given),
+      ", it must be a goccl.Memory, or a part of what exchange() has returned for this "
+      "rank");
+  const auto& part = given.cast<const RemoteMemory&>();
+  part.registered->get(name);
+  GOCCL_CHECK(part.registered->tensor.defined(), name, "`", argument, "` is memory of rank ",
+              part.rank, ", it must be registered on this rank");
+  return part;
+}
+
+// goccl.Proxy
+class Proxy {
+ public:
+  Proxy(Group group, uint64_t size) : group_(std::move(group)), handle_(create(size)) {
+    check(lib_.proxy_fifo(handle_, &fifo_, nullptr));
+  }
+  Proxy(const Proxy&) = delete;
+  Proxy& operator=(const Proxy&) = delete;
+  ~Proxy() { close(); }
+
+  uint64_t put(const Channel& channel, py::handle dst, py::handle src) {
+    return copy("put", GOCCL_TRIGGER_PUT, channel, remoteOf(dst, "put", "dst"),
+                ownOf(src, "put", "src"));
+  }
+  uint64_t putSignal(const Channel& channel, py::handle dst, py::handle src, py::handle n) {
+    const char* name = "put_signal";
+    return copy(name, GOCCL_TRIGGER_PUT | GOCCL_TRIGGER_SIGNAL, channel, remoteOf(dst, name, "dst"),
+                ownOf(src, name, "src"), signalsOf(n, name));
+  }
+  uint64_t get(const Channel& channel, py::handle dst, py::handle src) {
+    return copy("get", GOCCL_TRIGGER_GET, channel, ownOf(dst, "get", "dst"),
+                remoteOf(src, "get", "src"));
+  }
+  uint64_t signal(const Channel& channel, py::handle n) {
+    goccl_trigger trigger{};
+    trigger.op = GOCCL_TRIGGER_SIGNAL;
+    trigger.channel = channel.handle("signal", group_);
+    trigger.signals = signalsOf(n, "signal");
+    return push("signal", trigger);
+  }
+  uint64_t flush(const Channel& channel) {
+    goccl_trigger trigger{};
+    trigger.op = GOCCL_TRIGGER_FLUSH;
+    trigger.channel = channel.handle("flush", group_);
+    return push("flush", trigger);
+  }
+  void wait(uint64_t position, py::handle timeout) {
+    const milliseconds most = timeoutOf(timeout, "wait", *group_);
+    const WithoutGil released;
+    ended("wait", inSlices("wait", most,
+                           [&](int64_t ms) { return lib_.proxy_wait(handle_, position, ms); }));
+  }
+  void stop(py::handle timeout) {
+    const milliseconds most = timeoutOf(timeout, "stop", *group_);
+    const WithoutGil released;
+    ended("stop", inSlices("stop", most, [&](int64_t ms) { return lib_.proxy_stop(handle_, ms); }));
+  }
+  void close() {
+    if (!closed_.exchange(true)) {  // with the GIL: no thread is in the FIFO
+      kept_.clear();
+      const WithoutGil released;
+      lib_.proxy_destroy(handle_);
+    }
+  }
+
+ private:
+  using Kept = std::pair<uint64_t, std::shared_ptr<const Registered>>;
+
+  goccl_proxy create(uint64_t size) const {
+    const WithoutGil released;
+    return ask<goccl_proxy>(lib_.proxy_create, group_->comm(), size, 0);
+  }
+
+  static uint32_t signalsOf(py::handle n, const char* name) {
+    const uint64_t signals = countOf(n, name);
+    GOCCL_CHECK(signals <= UINT32_MAX, name, "`n` is ", signals, ", allowed are 1 to 2**32 - 1");
+    return static_cast<uint32_t>(signals);
+  }
+
+  uint64_t copy(const char* name, uint32_t op, const Channel& channel, const RemoteMemory& dst,
+                const RemoteMemory& src, uint32_t signals = 0) {
+    GOCCL_CHECK(src.dtype == dst.dtype, name, "`src` is ", src.dtype, ", it must be ", dst.dtype,
+                ", as `dst` is");
+    GOCCL_CHECK(src.count == dst.count, name, "`src` has ", src.count, " elements, it must have ",
+                dst.count, ", as `dst` has: take a slice");
+    goccl_trigger trigger{};
+    trigger.op = op;
+    trigger.signals = signals;
+    trigger.channel = channel.handle(name, group_);
+    trigger.dst = dst.registered->get(name)->handle;
+    trigger.dst_offset = dst.first * dst.itemSize();
+    trigger.src = src.registered->get(name)->handle;
+    trigger.src_offset = src.first * src.itemSize();
+    trigger.bytes = src.count * src.itemSize();
+    const uint64_t position = push(name, trigger);
+    kept_.emplace_back(position, dst.registered);
+    kept_.emplace_back(position, src.registered);
+    return position;
+  }
+
+  // Pushes a trigger, with the GIL where there is room.
+  uint64_t push(const char* name, const goccl_trigger& trigger) {
+    uint64_t position = 0;
+    if (!closed_) {
+      while (!kept_.empty() && goccl_fifo_done(fifo_, kept_.front().first) != 0) {
+        kept_.pop_front();
+      }
+      if (goccl_fifo_try_push(fifo_, &trigger, &position) == GOCCL_FIFO_PUSHED) {
+        return position;
+      }
+    }
+    const WithoutGil released;
+    ended(name, inSlices("push", std::min(group_->ownTimeout(), kForever), [&](int64_t ms) {
+            return lib_.proxy_push(handle_, &trigger, ms, &position);
+          }));
+    return position;
+  }
+
+  void ended(const char* name, goccl_result result) const {
+    if (result == GOCCL_OK) {
+      return;
+    }
+    Failure failure = lastFailure(result);
+    if (result == GOCCL_INVALID_HANDLE && closed_) {
+      failure.text = c10::str("goccl: proxy: ", name, ": it has been closed here");
+    }
+    raise(std::move(failure));
+  }
+
+  const Library& lib_ = library();
+  const Group group_;
+  const goccl_proxy handle_;
+  goccl_fifo* fifo_ = nullptr;
+  std::atomic<bool> closed_{false};  // set with the GIL
+  std::deque<Kept> kept_;            // what triggers name that may not be done; guarded by the GIL
 };
 
 // ---- the communicator's methods ----------------------------------------------------------------
@@ -684,12 +842,119 @@ up. Ctrl-C ends what waits for the peer or for its signals.)");
 
 #undef GOCCL_CHANNEL_RAISES
 
+void bindProxy(py::module_& module) {
+  py::class_<Proxy> type(
+      module, "Proxy",
+      R"(Makes calls of channels for threads that must not wait: Communicator.proxy() makes it.
+
+Each method but wait(), stop() and close() pushes a trigger, and returns its position at once. A
+thread of the library carries out the triggers of a channel in that order. A channel that has to wait
+holds up no other one. A push waits only while the proxy is full, for the group's timeout.
+
+The first trigger that fails ends the proxy, and each later call raises its error. It ends with the
+group's failure, too, and when the group goes on with other members. All methods may be called from
+any thread at once. In a `with` statement it is stopped at the end, unless that is an error, and
+closed.)");
+  type.attr("__module__") = "goccl";
+  type.def("put", &Proxy::put, py::arg("channel"), py::arg("dst"), py::arg("src"),
+           R"(Has a channel put registered memory of this rank to memory of its peer.
+
+Args:
+    channel: The channel to the peer.
+    dst: Memory of the peer, or a part of it.
+    src: What register() has returned, or a part of what exchange() has returned for this rank. It
+        must not be changed before a later flush() is done.
+
+Returns:
+    The position of the trigger, for wait().
+
+Example:
+    >>> proxy.put(channel, theirs[1][:64], theirs[0][64:128]))")
+      .def("put_signal", &Proxy::putSignal, py::arg("channel"), py::arg("dst"), py::arg("src"),
+           py::arg("n") = 1, R"(A put() and then a signal(), in one.
+
+Args:
+    channel: The channel to the peer.
+    dst: Memory of the peer, or a part of it.
+    src: Registered memory of this rank, or a part of it.
+    n: How many signals, 1 or more.
+
+Returns:
+    The position of the trigger, for wait().)")
+      .def("get", &Proxy::get, py::arg("channel"), py::arg("dst"), py::arg("src"),
+           R"(Has a channel get memory of its peer. It is there when a later flush() is done.
+
+Args:
+    channel: The channel to the peer.
+    dst: Registered memory of this rank, or a part of it.
+    src: Memory of the peer, or a part of it.
+
+Returns:
+    The position of the trigger, for wait().)")
+      .def("signal", &Proxy::signal, py::arg("channel"), py::arg("n") = 1,
+           R"(Has a channel add to the count of its peer.
+
+Args:
+    channel: The channel to the peer.
+    n: How many signals, 1 or more.
+
+Returns:
+    The position of the trigger, for wait().)")
+      .def("flush", &Proxy::flush, py::arg("channel"),
+           R"(Has a channel flush.
+
+It is done when all that was put before is in the peer's memory, and what was got is here.
+
+Args:
+    channel: The channel to the peer.
+
+Returns:
+    The position of the trigger, for wait().
+
+Example:
+    >>> proxy.wait(proxy.flush(channel)))")
+      .def("wait", &Proxy::wait, py::arg("position"), py::arg("timeout") = py::none(),
+           R"(Waits until a trigger is done: its call of the channel would have returned.
+
+Args:
+    position: What the push has returned.
+    timeout: How long it waits, in seconds or as a timedelta, 1 ms or more; None: the group's.
+
+Raises:
+    goccl.OperationTimeoutError: the time is over; it may be repeated.
+    ValueError: a trigger was bad, or nothing was pushed there.
+    goccl.Error: the proxy has ended before; of the cause's kind.)")
+      .def("stop", &Proxy::stop, py::arg("timeout") = py::none(),
+           R"(Takes no more triggers, and waits until all are done.
+
+Args:
+    timeout: How long it waits, in seconds or as a timedelta, 1 ms or more; None: the group's.
+
+Raises:
+    goccl.OperationTimeoutError: the time is over; it may be repeated.
+    goccl.Error: the proxy has ended before; of the cause's kind.)")
+      .def("close", &Proxy::close, R"(Ends the proxy. It waits for nobody.
+
+What a channel has begun goes on, and what was not begun is dropped. It may be repeated.)")
+      .def("__enter__", [](py::object self) { return self; })
+      .def("__exit__", [](Proxy& self, py::handle kind, const py::args&) {
+        struct Closing {
+          ~Closing() { proxy.close(); }
+          Proxy& proxy;
+        } closing{self};
+        if (kind.is_none()) {
+          self.stop(py::none());
+        }
+      });
+}
+
 }  // namespace
 
 void bindChannels(py::module_& module, CommunicatorClass& type) {
   bindMemoryClass(module);
   bindRemoteMemory(module);
   bindChannel(module);
+  bindProxy(module);
   type.def("register", &registerMemory, py::arg("tensor"), py::arg("access") = "rw",
            R"(Lets peers read or write a tensor, by channels.
 
@@ -770,7 +1035,34 @@ Raises:
 Example:
     >>> with comm.channel(1, tag=3) as channel:
     ...     channel.put_signal(theirs[1][:128], x)
-    ...     channel.wait(timeout=5))");
+    ...     channel.wait(timeout=5))")
+      .def(
+          "proxy",
+          [](const Communicator& self, const Given<int>& size) {
+            const int places = valueOf(size, "proxy", "size");
+            GOCCL_CHECK(places > 0, "proxy", "`size` is ", places,
+                        ", allowed are the powers of two "
+                        "from 64 to 65536");
+            return std::make_unique<Proxy>(self.group, static_cast<uint64_t>(places));
+          },
+          py::arg("size") = 512,
+          R"(Makes a proxy, which makes calls of channels for threads that must not wait.
+
+It waits for nobody. A group has at most 64.
+
+Args:
+    size: How many triggers it holds: a power of two from 64 to 65,536.
+
+Returns:
+    A goccl.Proxy.
+
+Raises:
+    TypeError, ValueError: `size` cannot be right.
+    goccl.Error: the group has failed, of the cause's kind.
+
+Example:
+    >>> with comm.proxy() as proxy:
+    ...     proxy.put_signal(channel, theirs[1][:128], theirs[0][:128]))");
 }
 
 }  // namespace goccl

@@ -424,7 +424,7 @@ func (p *Proxy) idle(i *idling, position uint64) {
 func (p *Proxy) carry(position uint64, t exec.Trigger) {
 	c, err := p.e.checkTrigger(&t)
 	if err != nil {
-		p.fail(position, nil, err)
+		p.fail(position, err)
 		return
 	}
 	carry := func() {
@@ -432,7 +432,7 @@ func (p *Proxy) carry(position uint64, t exec.Trigger) {
 			return
 		}
 		if err := p.e.carryTrigger(c, &t); err != nil {
-			p.fail(position, c, err)
+			p.fail(position, err)
 			return
 		}
 		p.finish(position)
@@ -450,13 +450,13 @@ func (p *Proxy) carry(position uint64, t exec.Trigger) {
 }
 
 // fail ends the proxy with the error of a trigger.
-func (p *Proxy) fail(position uint64, c *Channel, err error) {
+func (p *Proxy) fail(position uint64, err error) {
 	cause := fault.From(err, fault.ErrInternal, "it failed")
 	if cause.Error() == cause.Text {
 		cause = fault.Errorf(cause.Kind, "trigger %d: %s", position, cause.Text).In(p.e.Members).
 			Blaming(cause.Ranks...)
 	} else {
-		cause = cause.Ending(fmt.Sprintf("proxy: trigger %d: %s", position, c), "")
+		cause = cause.Because(fmt.Sprintf("It ended the proxy at trigger %d", position))
 	}
 	p.end(cause)
 }

@@ -231,6 +231,9 @@ class Communicator(_Members):
     ) -> Channel:
         """Opens this rank's end of a channel, which the peer opens by the same tag."""
 
+    def proxy(self, size: int = 512) -> Proxy:
+        """Makes a proxy, which makes calls of channels for threads that must not wait."""
+
 class Memory:
     """A tensor that peers may read or write: see Communicator.register()."""
 
@@ -312,6 +315,43 @@ class Channel:
 
     def close(self) -> None:
         """Closes this end."""
+
+class Proxy:
+    """Makes calls of channels for threads that must not wait: Communicator.proxy() makes it."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+    def put(self, channel: Channel, dst: RemoteMemory, src: Memory | RemoteMemory) -> int:
+        """Has a channel put registered memory of this rank to memory of its peer."""
+
+    def put_signal(
+        self, channel: Channel, dst: RemoteMemory, src: Memory | RemoteMemory, n: int = 1
+    ) -> int:
+        """Makes a put() and then a signal(), in one."""
+
+    def get(self, channel: Channel, dst: Memory | RemoteMemory, src: RemoteMemory) -> int:
+        """Has a channel get memory of its peer."""
+
+    def signal(self, channel: Channel, n: int = 1) -> int:
+        """Has a channel add to the count of its peer."""
+
+    def flush(self, channel: Channel) -> int:
+        """Has a channel flush."""
+
+    def wait(self, position: int, timeout: float | timedelta | None = None) -> None:
+        """Waits until a trigger is done."""
+
+    def stop(self, timeout: float | timedelta | None = None) -> None:
+        """Takes no more triggers, and waits until all are done."""
+
+    def close(self) -> None:
+        """Ends the proxy."""
 
 def empty(size: list[int], dtype: dtype) -> Tensor: ...
 def is_shareable(tensor: Tensor) -> bool: ...

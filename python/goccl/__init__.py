@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import deprecated
 
     from goccl import elastic, errors, plan, torchft  # noqa: F401  what is imported by its own name
-    from goccl._C import Channel, Communicator, Memory, ProcessGroupGoccl, RemoteMemory
+    from goccl._C import Channel, Communicator, Memory, ProcessGroupGoccl, Proxy, RemoteMemory
     from goccl._groups import Description, Member, Setting, algorithm, describe, transports
     from goccl._memory import (
         empty,
@@ -75,6 +75,7 @@ __all__ = [
     "OperationTimeoutError",
     "Options",
     "PeerFailedError",
+    "Proxy",
     "RemoteMemory",
     "RevokedError",
     "Setting",
@@ -95,7 +96,7 @@ __all__ = [
     "zeros_like",
 ]
 
-_NATIVE = ("Channel", "Communicator", "Memory", "Options", "RemoteMemory")
+_NATIVE = ("Channel", "Communicator", "Memory", "Options", "Proxy", "RemoteMemory")
 # Imported when they are first used: they import torch. torchft is no part of __all__, for
 # `from goccl import *` would need the package torchft.
 _MODULES = ("elastic", "errors", "plan", "torchft")

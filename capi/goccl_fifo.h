@@ -16,7 +16,6 @@
 #ifndef GOCCL_FIFO_H
 #define GOCCL_FIFO_H
 
-#include <linux/futex.h>
 #include <stdint.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -65,7 +64,8 @@ typedef struct goccl_fifo {
   uint64_t size;   /* a power of two */
   uint32_t ended;  /* not 0: the proxy takes no more triggers */
   uint32_t asleep; /* not 0: a producer wakes the proxy */
-  uint8_t apart_read[112];
+  int32_t bell;    /* by this descriptor, an eventfd */
+  uint8_t apart_read[108];
   uint64_t head;        /* the next position to be pushed */
   uint64_t cached_tail; /* what a producer has seen of tail */
   uint8_t apart_head[112];
@@ -126,8 +126,8 @@ GOCCL_FIFO_INLINE void goccl_fifo_ring(goccl_fifo *fifo) {
 #ifdef __CUDA_ARCH__
   (void)fifo;
 #else
-  if (GOCCL_FIFO_SWAP_FLAG(&fifo->asleep, 0) != 0)
-    syscall(SYS_futex, &fifo->asleep, FUTEX_WAKE, 1, (void *)0, (void *)0, 0);
+  const uint64_t one = 1;
+  if (GOCCL_FIFO_SWAP_FLAG(&fifo->asleep, 0) != 0) syscall(SYS_write, fifo->bell, &one, sizeof one);
 #endif
 }
 

@@ -49,8 +49,8 @@ def run_carries(rank):
         proxy.wait(proxy.flush(channel))
         comm.barrier()
         assert mem.tensor.sum() == 4096
-    with pytest.raises(goccl.Error, match=r"proxy: signal: it has been closed here"):
-        proxy.signal(channel)
+    with pytest.raises(goccl.Error, match=r"proxy: wait: it has been closed here"):
+        proxy.wait(last)
 
 
 def run_refused(rank):

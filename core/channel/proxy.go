@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,7 +16,7 @@ import (
 )
 
 const (
-	// MostProxies is how many proxies a communicator has at most. A proxy that sleeps has a thread.
+	// MostProxies is how many proxies a communicator has at most.
 	MostProxies = 64
 	// ProxySize is how many triggers a proxy's FIFO holds, unless its user says otherwise.
 	ProxySize = 512
@@ -76,7 +77,13 @@ func (e *Engine) NewProxy(size uint64, devices bool) (*Proxy, error) {
 		e.Memories.Arenas.Release()
 		return nil, fault.Errorf(fault.ErrSystem, "%s: %v", call, err).In(e.Members)
 	}
-	p := &Proxy{e: e, fifo: exec.NewFIFO(memory, size), arena: arena, devices: devices, users: 2}
+	fifo, err := exec.NewFIFO(memory, size)
+	if err != nil {
+		_ = arena.Free(memory) // it has just been allocated
+		e.Memories.Arenas.Release()
+		return nil, fault.Errorf(fault.ErrSystem, "%s: %v", call, err).In(e.Members)
+	}
+	p := &Proxy{e: e, fifo: fifo, arena: arena, devices: devices, users: 2}
 	if err := e.enroll(p); err != nil {
 		p.free()
 		return nil, err
@@ -240,6 +247,7 @@ func (p *Proxy) leave() {
 }
 
 func (p *Proxy) free() {
+	p.fifo.Close()
 	_ = p.arena.Free(p.fifo.Memory()) // it fails only for what was not allocated
 	p.e.Memories.Arenas.Release()
 }
@@ -400,21 +408,18 @@ func (p *Proxy) idle(i *idling, position uint64) {
 	if coming && i.coming == 0 {
 		i.coming = now
 	}
-	asleep := func() bool { return p.over.Load() || p.fifo.Coming() }
 	switch {
 	case now-i.since < proxySpin:
+		runtime.Gosched() // to the queues of channels
 		exec.YieldCPU()
 	case coming && now-i.coming >= p.e.face.Timeout():
 		p.end(fault.Errorf(fault.ErrTimeout, "trigger %d: a producer has taken its place, and not "+
 			"filled it in for %v", position, p.e.face.Timeout()).In(p.e.Members))
-	case coming:
-		p.fifo.Nap(i.nap)
-		i.nap = min(2*i.nap, proxyNapMost)
-	case p.devices:
-		p.fifo.Sleep(i.nap, asleep)
+	case coming || p.devices:
+		exec.Nap(i.nap)
 		i.nap = min(2*i.nap, proxyNapMost)
 	default:
-		p.fifo.Sleep(proxySleep, asleep)
+		p.fifo.Sleep(proxySleep, func() bool { return p.over.Load() || p.fifo.Coming() })
 		i.since = 0
 	}
 }

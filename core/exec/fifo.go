@@ -1,18 +1,14 @@
 package exec
 
 import (
+	"fmt"
 	"math/bits"
+	"os"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-)
-
-// Of futex(2), between processes.
-const (
-	futexWait = 0
-	futexWake = 1
 )
 
 // What a trigger asks for. A put may be added to a signal and a flush, a get to a flush.
@@ -41,7 +37,8 @@ type fifoHead struct {
 	size       uint64
 	ended      uint32
 	asleep     uint32
-	_          [112]byte
+	bell       int32
+	_          [108]byte
 	head       uint64
 	cachedTail uint64
 	_          [112]byte
@@ -72,18 +69,27 @@ type FIFO struct {
 	at       *fifoHead
 	triggers []Trigger
 	done     []uint64
-	next     uint64 // the position to be taken: the consumer's
+	next     uint64   // the position to be taken: the consumer's
+	bell     *os.File // an eventfd: who sleeps by it keeps no thread
 }
 
-// NewFIFO makes a FIFO in memory of FIFOBytes.
-func NewFIFO(memory unsafe.Pointer, size uint64) *FIFO {
+// NewFIFO makes a FIFO in memory of FIFOBytes. Close ends its use.
+func NewFIFO(memory unsafe.Pointer, size uint64) (*FIFO, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
 	clear(unsafe.Slice((*byte)(memory), FIFOBytes(size)))
 	at := (*fifoHead)(memory)
-	at.size = size
+	at.size, at.bell = size, int32(fd)
 	triggers := unsafe.Slice((*Trigger)(unsafe.Add(memory, unsafe.Sizeof(*at))), size)
 	words := unsafe.Add(memory, unsafe.Sizeof(*at)+uintptr(size)*unsafe.Sizeof(Trigger{}))
-	return &FIFO{at: at, triggers: triggers, done: unsafe.Slice((*uint64)(words), size)}
+	return &FIFO{at: at, triggers: triggers, done: unsafe.Slice((*uint64)(words), size),
+		bell: os.NewFile(uintptr(fd), "the bell of a FIFO")}, nil
 }
+
+// Close gives the bell back, once nobody uses the FIFO.
+func (f *FIFO) Close() { _ = f.bell.Close() }
 
 // Memory is where it lies.
 func (f *FIFO) Memory() unsafe.Pointer { return unsafe.Pointer(f.at) }
@@ -162,27 +168,25 @@ func (f *FIFO) Ended() bool { return atomic.LoadUint32(&f.at.ended) != 0 }
 // Ring wakes the consumer if it sleeps.
 func (f *FIFO) Ring() {
 	if atomic.LoadUint32(&f.at.asleep) != 0 && atomic.SwapUint32(&f.at.asleep, 0) != 0 {
-		_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&f.at.asleep)), futexWake,
-			1, 0, 0, 0) // it never fails
+		one := [8]byte{1}
+		_, _ = f.bell.Write(one[:]) // it fails where rings without end were not heard
 	}
 }
 
 // Sleep waits for the bell, or for so long at most, where until reports false. Who changes what that
-// says rings afterwards. Only the consumer calls it.
+// says rings afterwards. Only the consumer calls it. A ring that it has not heard ends the next one.
 func (f *FIFO) Sleep(most time.Duration, until func() bool) {
 	atomic.StoreUint32(&f.at.asleep, 1)
 	if !until() {
-		f.wait(1, most)
+		var rings [8]byte
+		_ = f.bell.SetReadDeadline(time.Now().Add(most))
+		_, _ = f.bell.Read(rings[:]) // the caller looks what has come
 	}
 	atomic.StoreUint32(&f.at.asleep, 0)
 }
 
-// Nap waits for so long.
-func (f *FIFO) Nap(d time.Duration) { f.wait(0, d) }
-
-// wait sleeps while the bell has a value.
-func (f *FIFO) wait(value uint32, most time.Duration) {
-	limit := unix.NsecToTimespec(int64(most))
-	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&f.at.asleep)), futexWait,
-		uintptr(value), uintptr(unsafe.Pointer(&limit)), 0, 0) // what it waits for is looked at again
+// Nap waits for a little while, as no timer of Go can.
+func Nap(d time.Duration) {
+	t := unix.NsecToTimespec(int64(d))
+	_ = unix.Nanosleep(&t, nil) // a signal may end it
 }

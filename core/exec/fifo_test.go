@@ -26,6 +26,7 @@ func TestFIFOLayout(t *testing.T) {
 		"offsetof(goccl_fifo, size)":          unsafe.Offsetof(head.size),
 		"offsetof(goccl_fifo, ended)":         unsafe.Offsetof(head.ended),
 		"offsetof(goccl_fifo, asleep)":        unsafe.Offsetof(head.asleep),
+		"offsetof(goccl_fifo, bell)":          unsafe.Offsetof(head.bell),
 		"offsetof(goccl_fifo, head)":          unsafe.Offsetof(head.head),
 		"offsetof(goccl_fifo, cached_tail)":   unsafe.Offsetof(head.cachedTail),
 		"offsetof(goccl_fifo, tail)":          unsafe.Offsetof(head.tail),
@@ -60,7 +61,11 @@ func TestFIFOLayout(t *testing.T) {
 func TestFIFOInGo(t *testing.T) {
 	const size, producers, times = 64, 8, 3000
 	memory := make([]uint64, FIFOBytes(size)/8)
-	f := NewFIFO(unsafe.Pointer(&memory[0]), size)
+	f, err := NewFIFO(unsafe.Pointer(&memory[0]), size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
 	var wg sync.WaitGroup
 	for i := range producers {
 		wg.Go(func() {

@@ -139,3 +139,40 @@ def test_a_peer_that_is_killed(make_world, transport):
         world.told(r)
     world.signal(0, signal.SIGKILL)
     world.values(world.finish(ranks=[1]))
+
+
+def run_beside_a_stopped_peer(rank):
+    """Puts to rank 0, which is stopped, do not end. Signals to rank 2 come."""
+    comm, me = goccl.Communicator(), rank.rank
+    mem = comm.register(goccl.zeros(1 << 22))
+    theirs: Any = comm.exchange(mem)
+    channels = {peer: comm.channel(peer, 7) for peer in range(3) if peer != me}
+    comm.barrier()
+    rank.tell("ready")
+    rank.hear()
+    if me == 2:
+        channels[1].wait(50, timeout=60)
+    if me != 1:
+        return
+    proxy = comm.proxy()
+    held = [proxy.put_signal(channels[0], theirs[0], mem) for _ in range(10)][-1]
+    for _ in range(50):
+        last = proxy.signal(channels[2])
+    proxy.wait(last, timeout=60)
+    with pytest.raises(goccl.OperationTimeoutError, match=f"trigger {held} is not done"):
+        proxy.wait(held, timeout=0.01)
+    proxy.close()  # it waits for nobody
+
+
+def test_a_stopped_peer_holds_up_no_other(make_world):
+    world = make_world(3, env={"GOCCL_TRANSPORT": "tcp"})
+    world.run(init)
+    world.start(run_beside_a_stopped_peer)
+    for r in range(3):
+        world.told(r)
+    world.signal(0, signal.SIGSTOP)
+    world.say("go", [1, 2])
+    world.values(world.finish(ranks=[1, 2]))
+    world.signal(0, signal.SIGCONT)
+    world.say("go", [0])
+    world.values(world.finish(ranks=[0]))

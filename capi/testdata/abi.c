@@ -1767,7 +1767,9 @@ static void fail_each(int child) {
   GIVES(handle, goccl_channel_get(7, NULL, 7, 0, 0));
   GIVES(handle, goccl_channel_signal(7, 1));
   GIVES(handle, goccl_channel_put_signal(7, 7, 0, NULL, 0, 1));
+  GIVES(handle, goccl_channel_put_signal_async(7, 7, 0, NULL, 0, 1, 1, NULL));
   GIVES(handle, goccl_channel_wait(7, 1, 1));
+  GIVES(handle, goccl_channel_wait_async(7, 1, 1, NULL));
   GIVES(handle, goccl_channel_poll(7, 1));
   GIVES(handle, goccl_channel_flush(7, 1));
   GIVES(handle, goccl_channel_kind(7, NULL));

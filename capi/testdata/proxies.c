@@ -28,7 +28,7 @@ static side begin(goccl_comm comm, int rank, const char *kind) {
   memset(s.board, 1 + rank, ROOM);
   OK(goccl_memory_register(comm, memory, ROOM, ALL, &mine));
   OK(goccl_memory_exchange(comm, mine, s.by_rank));
-  const goccl_channel_config config = {sizeof config, kind};
+  const goccl_channel_config config = {.struct_size = sizeof config, .kind = kind};
   OK(goccl_channel_open(comm, 1 - rank, 9, &config, &s.channel));
   OK(goccl_proxy_create(comm, 64, 0, &s.proxy));
   uint64_t bytes = 0;

@@ -361,15 +361,19 @@ func (p *Proxy) serve() {
 	}
 }
 
+// took tells producers that wait of a place that is free.
+func (p *Proxy) took(position uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken = position + 1
+	p.notify()
+}
+
 // full reports whether so many triggers are not done that no more are taken: those of a place
-// follow one another. Producers that wait are told of what was taken before.
+// follow one another.
 func (p *Proxy) full() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if taken := p.fifo.Taken(); taken != p.taken {
-		p.taken = taken
-		p.notify()
-	}
 	p.crowded = p.taken-p.oldest >= p.fifo.Size()
 	return p.crowded
 }
@@ -382,7 +386,7 @@ func (p *Proxy) finish(position uint64) {
 		return
 	}
 	p.fifo.Finish(position)
-	for p.fifo.Done(p.oldest) {
+	for p.oldest < p.taken && p.fifo.Done(p.oldest) { // whose words anybody may write
 		p.oldest++
 	}
 	if p.crowded {
@@ -427,6 +431,7 @@ func (p *Proxy) idle(i *idling, position uint64) {
 // carry carries a trigger out: at once where that does not wait for the peer, else in the queue of
 // its channel.
 func (p *Proxy) carry(position uint64, t exec.Trigger) {
+	p.took(position)
 	c, err := p.e.checkTrigger(&t)
 	if err != nil {
 		p.fail(position, err)

@@ -163,3 +163,27 @@ func FuzzTriggers(f *testing.F) {
 		w.ranks = nil
 	})
 }
+
+// Producers, and peers that map the memory, may write whatever they like to the words that tell what
+// is done: the proxy goes on.
+func TestProxyWithForeignWords(t *testing.T) {
+	w, c, peer, _ := opened01(t, false)
+	p := proxyOf(t, w.ranks[0])
+	defer p.endOf()
+	at, bytes := p.FIFO()
+	words := int64(p.fifo.Size()) * 8
+	for i := range words {
+		*(*byte)(unsafe.Add(at, bytes-words+i)) = 0xff
+	}
+	for range 3 {
+		signal := exec.Trigger{Op: exec.TriggerSignal, Signals: 1, Channel: c.Handle()}
+		if _, ok := p.fifo.TryPush(signal); !ok {
+			t.Fatal("it is full")
+		}
+		p.step(w)
+	}
+	if taken, err := peer.Poll(3); !taken || err != nil {
+		t.Errorf("3 signals have not come: %v", err)
+	}
+	w.correct()
+}

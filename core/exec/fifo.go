@@ -139,9 +139,6 @@ func (f *FIFO) Take() (t Trigger, position uint64, ok bool) {
 	return t, position, true
 }
 
-// Taken is the position of what Take waits for. Only the consumer calls it.
-func (f *FIFO) Taken() uint64 { return f.next }
-
 // Coming reports whether a producer has begun to push what Take waits for. Only the consumer calls
 // it.
 func (f *FIFO) Coming() bool { return atomic.LoadUint64(&f.at.head) != f.next }

@@ -957,13 +957,14 @@ FORWARD_END(channel_close, (goccl_channel channel), apiChannelClose(channel))
 FORWARD(channel_kind, (goccl_channel channel, const char **name),
         apiChannelKind(channel, (char **)name))
 
-FORWARD(channel_put_signal_async,
-        (goccl_channel channel, goccl_memory dst, uint64_t offset, const void *src, uint64_t bytes,
-         uint64_t n, int64_t timeout_ms, goccl_work *work),
-        apiChannelPutSignalAsync(channel, dst, offset, (void *)src, bytes, n, timeout_ms, work))
-FORWARD(channel_wait_async,
-        (goccl_channel channel, uint64_t n, int64_t timeout_ms, goccl_work *work),
-        apiChannelWaitAsync(channel, n, timeout_ms, work))
+FORWARD_AFTER(NOT_FORKED_IN("channel_put_signal"), channel_put_signal_async,
+              (goccl_channel channel, goccl_memory dst, uint64_t offset, const void *src,
+               uint64_t bytes, uint64_t n, int64_t timeout_ms, goccl_work *work),
+              apiChannelPutSignalAsync(channel, dst, offset, (void *)src, bytes, n, timeout_ms,
+                                       work))
+FORWARD_AFTER(NOT_FORKED_IN("channel_wait"), channel_wait_async,
+              (goccl_channel channel, uint64_t n, int64_t timeout_ms, goccl_work *work),
+              apiChannelWaitAsync(channel, n, timeout_ms, work))
 
 /* Set once, when Go has been loaded. */
 static _Atomic(const goccl_channel_calls *) channel_calls;

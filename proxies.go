@@ -31,10 +31,10 @@ type Trigger struct {
 	Bytes     uint64
 }
 
-// Proxy makes calls of channels for goroutines that must not wait. Triggers of a channel are carried
-// out in the order in which they were pushed; a channel that has to wait holds up no other one. The
-// first trigger that fails ends the proxy, as does the communicator's failure. Its methods may be
-// called from any goroutine.
+// Proxy makes calls of channels for goroutines that must not wait. Triggers of a channel are
+// carried out in the order in which they were pushed; a channel that has to wait holds up no other
+// one. The first trigger that fails ends the proxy, as does the communicator's failure. Its methods
+// may be called from any goroutine.
 type Proxy struct{ core *core.Proxy }
 
 // NewProxy makes a proxy which holds so many triggers: a power of two from 64 to 65,536, or 0 for

@@ -90,7 +90,8 @@ func build(folder string) error {
 		compile(built.exampleC, "examples/c/allreduce.c"),
 	}
 	built.examples = map[string]string{}
-	for _, name := range []string{"messages", "channels", "proxy", "shared_memory", "checkpoint", "elastic"} {
+	for _, name := range []string{"messages", "channels", "proxy", "shared_memory", "checkpoint",
+		"elastic"} {
 		built.examples[name] = at(name)
 		commands = append(commands, compile(at(name), "examples/c/"+name+".c"))
 	}

@@ -138,7 +138,8 @@ func TestProxyCarries(t *testing.T) {
 	})
 }
 
-// A bad trigger ends the proxy: the error names its position and what is wrong. The channel goes on.
+// A bad trigger ends the proxy: the error names its position and what is wrong. The channel goes
+// on.
 func TestProxyRefuses(t *testing.T) {
 	const far = math.MaxUint64 - 3
 	for name, test := range map[string]struct {
@@ -146,7 +147,8 @@ func TestProxyRefuses(t *testing.T) {
 		want   error
 		text   string
 	}{
-		"nothing":   {func(w *pushing, t *Trigger) { t.Op = 0 }, ErrInvalidArgument, "op is 0, allowed are"},
+		"nothing": {func(w *pushing, t *Trigger) { t.Op = 0 }, ErrInvalidArgument,
+			"op is 0, allowed are"},
 		"unknown":   {func(w *pushing, t *Trigger) { t.Op = 16 }, ErrInvalidArgument, "op is 16"},
 		"put, get":  {func(w *pushing, t *Trigger) { t.Op = 9 }, ErrInvalidArgument, "op is 9"},
 		"no signal": {func(w *pushing, t *Trigger) { t.Signals = 0 }, ErrInvalidArgument, "signals is 0"},
@@ -199,7 +201,9 @@ func TestProxyRefuses(t *testing.T) {
 			if name == "closed channel" {
 				return
 			}
-			if err := errors.Join(w.ends[0].Signal(1), w.ends[1].Wait(context.Background(), 2, patience/6)); err != nil {
+			err = errors.Join(w.ends[0].Signal(1),
+				w.ends[1].Wait(context.Background(), 2, patience/6))
+			if err != nil {
 				t.Errorf("the channel: %v", err)
 			}
 		})
@@ -221,8 +225,8 @@ func TestProxyRefuses(t *testing.T) {
 	}
 }
 
-// A channel that has to wait holds up no other one. When the FIFO is full a push waits, and one that
-// is late has pushed nothing.
+// A channel that has to wait holds up no other one. When the FIFO is full a push waits, and one
+// that is late has pushed nothing.
 func TestProxyIsFull(t *testing.T) {
 	w := newPushing(t, "tcp", "", patience)
 	p := newProxy(t, w.world, 0, 64)
@@ -454,7 +458,8 @@ func TestProxyClosedUnderCalls(t *testing.T) {
 	})
 }
 
-// BenchmarkPutByProxy tells what a put of 1 MiB costs the thread that calls it, and one that pushes.
+// BenchmarkPutByProxy tells what a put of 1 MiB costs the thread that calls it, and one that
+// pushes.
 func BenchmarkPutByProxy(b *testing.B) {
 	for _, proxy := range []bool{false, true} {
 		b.Run(fmt.Sprintf("proxy=%v", proxy), func(b *testing.B) {

@@ -59,9 +59,7 @@ type Channel struct {
 	forced    bool // to be a port channel
 	end       *exec.ChannelEnd
 	semaphore unsafe.Pointer
-	triggers  serial.Queue // of proxies, that wait
-
-	waits, puts turns // in the background
+	background
 
 	// Under Engine.mu:
 	joined
@@ -75,6 +73,12 @@ type Channel struct {
 	refused  uint64        // memory that was no more when the peer put to it last; 0: none
 	gets     counted       // and those that are here
 	wait     chan struct{} // closed at the next change of these; nil: nobody waits
+}
+
+// background is what goes on for a channel beside the calls of its user.
+type background struct {
+	triggers    serial.Queue // of proxies, that wait
+	waits, puts turns        // of works
 }
 
 // joined is what an end knows of its peer's once they have met.

@@ -18,7 +18,7 @@ func (e *Engine) Open(rank, tag int, kind string) (*Channel, error) {
 		return nil, err
 	}
 	c := &Channel{e: e, peer: rank, tag: tag, forced: kind == KindPort,
-		triggers: serial.Queue{Spawn: e.Spawn}}
+		background: background{triggers: serial.Queue{Spawn: e.Spawn}}}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err := e.mayOpen(c); err != nil {

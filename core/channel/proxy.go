@@ -555,7 +555,9 @@ func (e *Engine) carryTrigger(c *Channel, t *exec.Trigger) error {
 
 // withMemory calls f with memory of this rank, which is not allocated again meanwhile, and with the
 // peer's.
-func (e *Engine) withMemory(call string, here, there uint64, f func(here, there *Memory) error) error {
+func (e *Engine) withMemory(
+	call string, here, there uint64, f func(here, there *Memory) error,
+) error {
 	own, its := e.Memories.holdNamed(here), e.Memories.named(there)
 	if own != nil {
 		defer e.Memories.let(own)

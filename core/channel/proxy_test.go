@@ -164,8 +164,8 @@ func FuzzTriggers(f *testing.F) {
 	})
 }
 
-// Producers, and peers that map the memory, may write whatever they like to the words that tell what
-// is done: the proxy goes on.
+// Producers, and peers that map the memory, may write whatever they like to the words that tell
+// what is done: the proxy goes on.
 func TestProxyWithForeignWords(t *testing.T) {
 	w, c, peer, _ := opened01(t, false)
 	p := proxyOf(t, w.ranks[0])

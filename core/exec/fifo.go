@@ -170,8 +170,9 @@ func (f *FIFO) Ring() {
 	}
 }
 
-// Sleep waits for the bell, or for so long at most, where until reports false. Who changes what that
-// says rings afterwards. Only the consumer calls it. A ring that it has not heard ends the next one.
+// Sleep waits for the bell, or for so long at most, where until reports false. Who changes what
+// that says rings afterwards. Only the consumer calls it. A ring that it has not heard ends the
+// next one.
 func (f *FIFO) Sleep(most time.Duration, until func() bool) {
 	atomic.StoreUint32(&f.at.asleep, 1)
 	if !until() {

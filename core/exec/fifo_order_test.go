@@ -29,7 +29,8 @@ type pushWay struct {
 	silent        bool // it does not ring
 }
 
-// producerOf pushes so often. Register 0 has the position, which is what fills the place, but for 10.
+// producerOf pushes so often. Register 0 has the position, which is what fills the place, but for
+// 10.
 func producerOf(times int, way pushWay) (p []step) {
 	inPlace := func(s step) step {
 		s.place = func(r *values) int8 { return r[0] % fifoSize }

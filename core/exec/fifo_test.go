@@ -45,12 +45,14 @@ func TestFIFOLayout(t *testing.T) {
 		"GOCCL_TRIGGER_FLUSH":                 TriggerFlush,
 		"GOCCL_TRIGGER_GET":                   TriggerGet,
 	} {
-		program += "_Static_assert(" + expression + " == " + strconv.FormatUint(uint64(want), 10) + ", \"\");\n"
+		program += "_Static_assert(" + expression + " == " +
+			strconv.FormatUint(uint64(want), 10) + ", \"\");\n"
 	}
 	if err := os.WriteFile(source, []byte(program), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("cc", "-std=c11", "-I", "../../capi", "-fsyntax-only", source).CombinedOutput()
+	command := exec.Command("cc", "-std=c11", "-I", "../../capi", "-fsyntax-only", source)
+	out, err := command.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -177,11 +177,12 @@ def test_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         *("operation", "transport", "bytes", "library", "peer", "placement"),
         *("samples", "median_us", "max_us", "GBps", "ratio"),
     ]
-    way, get, flush, idle = (
+    way, get, flush, idle, proxy = (
         "put and signal until taken and read",
         "get and flush, TCP",
         "put and flush, TCP",
         "put and flush while the peer is in no call, TCP",
+        "what a put takes of its thread, by a proxy and by a call, TCP",
     )
     small, large = 8, 64 << 10
     shm, tcp = f"{way}, shared memory", f"{way}, TCP"
@@ -208,13 +209,14 @@ def test_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         *(("put, TCP", large, by, "") for by in ("send", "socket")),
         ("get, TCP", large, CORE, "waits"),
         *(("get, TCP", large, by, "") for by in ("send", "socket")),
+        *((proxy, size, by, "idle") for size in (small, large) for by in (CORE, "call")),
     ]
     assert all(0 < row["median_us"] <= row["max_us"] and row["GBps"] > 0 for row in rows)
     together = ("put, shared memory", "get, shared memory", "put, TCP", "get, TCP")
     for key in _operations(rows):
         its = [row for row in rows if _operations([row]) == [key]]
         # Two blocks of two messages, which are timed together where one flush is for both.
-        wanted = 2 if key[0] in together else 4
+        wanted = 2 if key[0] in together or key[:2] == (proxy, small) else 4
         assert sum(row["samples"] for row in its) == wanted, key
     output = capsys.readouterr()
     assert output.out.count("x goccl-c\n") == len({row["operation"] for row in rows})

@@ -44,6 +44,7 @@ typedef struct {
   goccl_comm comm;
   goccl_channel channel; /* to the other rank */
   goccl_memory peer;     /* the other rank's `own` */
+  goccl_memory mine;     /* this rank's `own` */
   void *own;             /* registered memory, readable and writable */
   void *near;            /* private memory: what is given */
   void *other;           /* private memory: what rank 0 gets */
@@ -59,12 +60,13 @@ typedef struct {
  * "line": a flag in shared memory; "lines": data, then a flag there; "half_trip": a socket both
  * take part: "round_trip": a request over a socket, and its answer; "socket_stream" and "sends":
  * data from rank 0, and a byte back at the end rank 0 alone: "puts", "gets": a flush at the end;
- * "put_flush", "get_flush": a flush after each; "copies": from `near` to `other`. attend: rank 1 is
- * in a wait of the channel meanwhile each put and flush timed by itself: "rested_flush": after 20
- * ms without a call; "flush_after": right after an allreduce, while rank 1 is in no call us:
- * microseconds of a message, `samples` of them, at most `iterations`: means of some messages each;
- * of all, where they are flushed at the end; at rank 1 of no meaning. Returns NULL, or why it has
- * failed: the text is valid until the thread's next call. */
+ * "put_flush", "get_flush": a flush after each; "copies": from `near` to `other`; "pushes" and
+ * "calls": what a put takes of its thread, where a proxy carries it out, and where not. attend:
+ * rank 1 is in a wait of the channel meanwhile each put and flush timed by itself: "rested_flush":
+ * after 20 ms without a call; "flush_after": right after an allreduce, while rank 1 is in no call
+ * us: microseconds of a message, `samples` of them, at most `iterations`: means of some messages
+ * each; of all, where they are flushed at the end; at rank 1 of no meaning. Returns NULL, or why it
+ * has failed: the text is valid until the thread's next call. */
 const char *goccl_bench_put(const goccl_bench_end *end, const char *what, uint64_t bytes,
                             uint64_t iterations, int attend, double *us, uint64_t *samples);
 

@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#include "../goccl_fifo.h"
 #include "inside.h"
 
 enum {
@@ -21,6 +22,8 @@ enum {
   REQUEST = 64,           /* bytes that ask for others, over a socket */
   WORD_LOOKS = 2000,      /* looks at a word before a rank gives its CPU away, for the peer may */
   SOCKET_LOOKS = 200,     /* have none; and at a socket, which take longer */
+  BURST = 64,             /* puts one after the other, of up to */
+  SHORT = 4096,           /* bytes; longer ones would fill the socket, and come alone */
   LOOKS_A_CLOCK = 1 << 12 /* looks between two at the clock */
 };
 static const struct timespec REST = {0, 20 * 1000 * 1000}; /* until all threads sleep */
@@ -352,6 +355,51 @@ static const char *copies(struct block *b) {
   return NULL;
 }
 
+static uint64_t burst(const struct block *b, uint64_t left) {
+  uint64_t most = b->bytes <= SHORT ? BURST : 1;
+  return left < most ? left : most;
+}
+
+static const char *calls(struct block *b) {
+  for (uint64_t left = b->iterations, some; left > 0; left -= some) {
+    some = burst(b, left);
+    double begun = goccl_bench_now();
+    for (uint64_t i = 0; i < some; i++) PASS(put_once(b));
+    sample(b, begun, some);
+    PASS(flush(b));
+  }
+  return NULL;
+}
+
+static const char *pushes(struct block *b) {
+  const goccl_bench_end *e = b->end;
+  const goccl_trigger put = {.op = GOCCL_TRIGGER_PUT,
+                             .channel = e->channel,
+                             .dst = e->peer,
+                             .src = e->mine,
+                             .bytes = b->bytes};
+  goccl_proxy proxy;
+  goccl_fifo *fifo;
+  TRY(goccl_proxy_create(e->comm, 0, 0, &proxy));
+  TRY(goccl_proxy_fifo(proxy, &fifo, NULL));
+  for (uint64_t left = b->iterations, some; left > 0; left -= some) {
+    some = burst(b, left);
+    int pushed = GOCCL_FIFO_PUSHED;
+    uint64_t position = 0;
+    double begun = goccl_bench_now();
+    for (uint64_t i = 0; i < some && pushed == GOCCL_FIFO_PUSHED; i++)
+      pushed = goccl_fifo_try_push(fifo, &put, &position);
+    sample(b, begun, some);
+    if (pushed != GOCCL_FIFO_PUSHED)
+      return goccl_bench_failed("the FIFO took no more than %llu triggers",
+                                (unsigned long long)position);
+    TRY(goccl_proxy_wait(proxy, position, e->timeout_ms));
+    PASS(flush(b));
+  }
+  TRY(goccl_proxy_destroy(proxy));
+  return NULL;
+}
+
 static const char *timed_flush(struct block *b) {
   double begun = goccl_bench_now();
   PASS(put_and_flush(b, 0));
@@ -404,6 +452,8 @@ static const struct {
     {"get_flush", get_flush, 0},
     {"rested_flush", rested_flush, 0},
     {"copies", copies, 0},
+    {"pushes", pushes, 0},
+    {"calls", calls, 0},
 };
 
 /* Has rank 1 wait for a signal while rank 0 runs a block. */

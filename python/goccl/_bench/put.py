@@ -16,6 +16,8 @@ socket
     with a byte back at its end.
 send
     ``goccl_send()`` and ``goccl_recv()``, a stream of messages, as of the socket.
+call
+    the thread's own call of ``goccl_channel_put()``, beside a push to a proxy.
 
 One way is half of a ping-pong: a message is put, its signal is taken, its first and last word are
 read. Bandwidth is that of messages one after the other, with a flush at the end. The data of
@@ -74,6 +76,7 @@ _WORD, _LATENCY_MOST, _BANDWIDTH_LEAST = 8, 64 << 10, 64 << 10
 _BLOCK_SECONDS = 0.03
 _MOST_ITERATIONS = 20000
 _RESTED = 10  # iterations at most of a block in which each call rests
+_PUSHED = 640  # and of one whose times are not those that it takes
 _RANKS = 2
 _BUFFERS = 3  # of a rank, see goccl_bench_end
 _SHARED_LINES = 256  # bytes, see goccl_bench_end
@@ -85,25 +88,29 @@ class Run:
     """What is measured beside others: by whom, and the block of goccl_bench_put().
 
     only: bytes that it is measured with, 0 for all. peer: what the other rank does meanwhile.
+    most: messages of a block.
     """
 
     by: str
     what: str
     peer: str = ""
     only: int = 0
+    most: int = _MOST_ITERATIONS
 
 
 @dataclass(frozen=True)
 class Part:
     """What is compared: the first run with the others. streams: bandwidth is of interest.
 
-    first_size: it is measured with the smallest size only.
+    first_size: it is measured with the smallest size only. all_sizes: with short messages and with
+    long ones.
     """
 
     title: str
     runs: Sequence[Run]
     streams: bool = False
     first_size: bool = False
+    all_sizes: bool = False
 
 
 _WAITS, _IDLE, _RESTS, _AFTER = "waits", "idle", "rested", "after"
@@ -173,6 +180,11 @@ _PARTS = {
             "get, TCP",
             (Run(CORE, "gets", _WAITS), Run("send", "sends"), Run("socket", "socket_stream")),
             streams=True,
+        ),
+        Part(
+            "what a put takes of its thread, by a proxy and by a call, TCP",
+            (Run(CORE, "pushes", _IDLE, most=_PUSHED), Run("call", "calls", _IDLE)),
+            all_sizes=True,
         ),
     ),
 }
@@ -384,7 +396,7 @@ class _Trial:
                 for us in entrant.pair.block(entrant.run, nbytes, entrant.iterations)
             ]
             wanted = int(_BLOCK_SECONDS * 1e6 / max(min(times), 1e-3))
-            entrant.iterations = max(2, min(_MOST_ITERATIONS, wanted))
+            entrant.iterations = max(2, min(entrant.run.most, wanted))
         return times
 
     def _guarded(self, entrant: _Entrant, do: partial[list[float]]) -> list[float] | None:
@@ -406,6 +418,8 @@ class _Trial:
 
 
 def _is_of(part: Part, nbytes: int) -> bool:
+    if part.all_sizes:
+        return True
     return nbytes >= _BANDWIDTH_LEAST if part.streams else nbytes <= _LATENCY_MOST
 
 

@@ -113,10 +113,18 @@ func (t *task) run(c *commHandle, f longCall) {
 	close(t.ended)
 	t.mu.Unlock()
 	t.cancel(nil)
+	if len(callbacks) > 0 {
+		callbackTurns <- struct{}{}
+		defer func() { <-callbackTurns }()
+	}
 	for _, f := range callbacks {
 		f(t.result())
 	}
 }
+
+// callbackTurns are for tasks whose callbacks run: each takes a thread, and many tasks may end at
+// once. They are so many that callbacks may wait for each other.
+var callbackTurns = make(chan struct{}, 256)
 
 // makes says that the task has made a communicator.
 func (t *task) makes(to *C.goccl_comm, made *core.Comm) {

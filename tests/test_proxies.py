@@ -1,5 +1,6 @@
 """Proxies in Python: triggers for channels, pushed by threads that do not wait."""
 
+import os
 import signal
 import threading
 from typing import Any
@@ -176,3 +177,29 @@ def test_a_stopped_peer_holds_up_no_other(make_world):
     world.signal(0, signal.SIGCONT)
     world.say("go", [0])
     world.values(world.finish(ranks=[0]))
+
+
+def run_forked(rank):
+    """A child shares the FIFO with its parent, and pushes nothing for it."""
+    comm, me = goccl.Communicator(), rank.rank
+    with comm.channel(1 - me, 6) as channel, comm.proxy() as proxy:
+        comm.barrier()
+        child = os.fork()
+        if child == 0:
+            try:
+                proxy.signal(channel)
+            except goccl.Error as error:
+                os._exit(0 if "fork" in str(error) else 1)
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert proxy.signal(channel) == 0
+        channel.wait(1, timeout=60)
+        comm.barrier()
+        assert not channel.poll()
+
+
+@both_transports
+def test_a_forked_child_pushes_nothing(make_world, transport):
+    world = make_world(2, env={"GOCCL_TRANSPORT": transport})
+    world.run(init)
+    world.run(run_forked)

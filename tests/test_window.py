@@ -218,7 +218,10 @@ def run_kept(rank):
         # Without an owner peers still write to memory that is nobody else's.
         window.put(torch.ones(1000), (rank.rank + 1) % rank.size, 0, False)
         window.wait_signal((rank.rank - 1) % rank.size, False)
-        assert window.map_remote_tensor(rank.rank).tolist() == [1] * 1000
+        if owning:
+            assert window.map_remote_tensor(rank.rank).tolist() == [1] * 1000
+        else:
+            refused(lambda: window.map_remote_tensor(rank.rank), "the tensor of this rank is gone")
         window.tensor_deregister()
         gc.collect()
         assert kept() is None
@@ -226,6 +229,23 @@ def run_kept(rank):
 
 def test_kept(world):
     world.run(run_kept)
+
+
+def run_views(rank):
+    """A view of the own memory outlives the window, the tensor and the group."""
+    rank.init()
+    tensor = goccl.zeros(1 << 20).fill_(rank.rank)
+    window = dist._new_window(tensor)
+    view = window.map_remote_tensor(rank.rank)
+    dist.barrier()
+    dist.destroy_process_group()
+    del window, tensor
+    gc.collect()
+    assert view.sum() == rank.rank << 20
+
+
+def test_views_outlive_their_group(make_world):
+    make_world(2).run(run_views)
 
 
 # -- what is refused

@@ -1,5 +1,7 @@
 #include "communicator.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -397,6 +399,10 @@ RemoteMemory ownOf(py::handle given, const char* name, const char* argument) {
 }
 
 // goccl.Proxy
+// In a forked child. It shares the FIFO with its parent, whose proxy would carry out what it
+// pushes.
+std::atomic<bool> forked{false};
+
 class Proxy {
  public:
   Proxy(Group group, uint64_t size) : group_(std::move(group)), handle_(create(size)) {
@@ -489,7 +495,7 @@ class Proxy {
   // Pushes a trigger, with the GIL where there is room.
   uint64_t push(const char* name, const goccl_trigger& trigger) {
     uint64_t position = 0;
-    if (!closed_) {
+    if (!closed_ && !forked) {  // else the library says why not
       while (!kept_.empty() && goccl_fifo_done(fifo_, kept_.front().first) != 0) {
         kept_.pop_front();
       }
@@ -843,6 +849,7 @@ up. Ctrl-C ends what waits for the peer or for its signals.)");
 #undef GOCCL_CHANNEL_RAISES
 
 void bindProxy(py::module_& module) {
+  pthread_atfork(nullptr, nullptr, [] { forked = true; });
   py::class_<Proxy> type(
       module, "Proxy",
       R"(Makes calls of channels for threads that must not wait: Communicator.proxy() makes it.

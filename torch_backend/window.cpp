@@ -27,6 +27,17 @@ constexpr Kind kWait{c10d::OpType::RECV, "goccl:window_wait_signal", "channel_wa
 // microseconds more.
 constexpr int64_t kOwnThreadMs = 1;
 
+// The timeout of a group, from now on.
+struct Deadline {
+  explicit Deadline(const ProcessGroupGoccl& group)
+      : limit(std::min(group.ownTimeout(), kForever)),
+        until(std::chrono::steady_clock::now() + limit) {}
+  bool over() const { return std::chrono::steady_clock::now() >= until; }
+
+  const std::chrono::milliseconds limit;
+  const std::chrono::steady_clock::time_point until;
+};
+
 // The places of what a rank tells.
 enum Word : size_t { kRefused, kDtype, kCount, kNumber, kHandle };
 
@@ -44,7 +55,8 @@ struct Window::Peer {
 
 // What tensor_register() makes.
 struct Window::Registration {
-  explicit Registration(size_t size) : peers(size) {}
+  Registration(size_t size, const at::Tensor& registered)
+      : peers(size), own(registered.getIntrusivePtr()) {}
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
   ~Registration() { close(); }
@@ -64,9 +76,12 @@ struct Window::Registration {
 
   std::vector<Peer> peers;
   at::Tensor tensor;  // undefined: the window does not own it
+  c10::weak_intrusive_ptr<at::TensorImpl> own;
   std::mutex mutex;
   std::condition_variable fewer;  // works than before
-  int puts = 0;                   // works that have not ended; guarded by mutex
+  // Guarded by mutex:
+  int puts = 0;         // works that have not ended
+  bool ending = false;  // tensor_deregister() waits for them
 };
 
 // Counts a work, and keeps the registration, until the work ends.
@@ -181,7 +196,7 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
     number = std::max(number, its[kNumber]);
   }
   group_->windows.store(number + 1);
-  auto made = std::make_shared<Registration>(told.size());
+  auto made = std::make_shared<Registration>(told.size(), tensor);
   if (owning) {
     made->tensor = tensor;
   }
@@ -210,19 +225,21 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
   const auto isMemory = [&](const Peer& peer) {
     return std::string_view(ask<const char*>(lib.channel_kind, peer.channel)) == "memory";
   };
-  const auto until = std::chrono::steady_clock::now() + std::min(group_->ownTimeout(), kForever);
-  for (Peer& peer : made->peers) {
-    if (!isMemory(peer)) {
-      continue;
+  gather(name, [&](Words&) {  // no rank goes on, and closes its ends, before all have met
+    const Deadline deadline(*group_);
+    for (Peer& peer : made->peers) {
+      if (!isMemory(peer)) {
+        continue;
+      }
+      goccl_result met = GOCCL_TIMEOUT;
+      while ((met = lib.channel_flush(peer.channel, kSlice.count())) == GOCCL_TIMEOUT &&
+             !deadline.over()) {
+        checkSignals();
+      }
+      check(met);
+      peer.direct = isMemory(peer);
     }
-    goccl_result met = GOCCL_TIMEOUT;
-    while ((met = lib.channel_flush(peer.channel, kSlice.count())) == GOCCL_TIMEOUT &&
-           std::chrono::steady_clock::now() < until) {
-      checkSignals();
-    }
-    check(met);
-    peer.direct = isMemory(peer);
-  }
+  });
   const std::lock_guard<std::mutex> lock(mutex_);
   registered_ = std::move(made);
 }
@@ -233,15 +250,33 @@ void Window::tensor_deregister() {
   group_->refuseInBatch(name);
   const std::lock_guard<std::mutex> alone(changing_);
   std::shared_ptr<Registration> all;
-  gather(name, [&](Words&) {
+  const auto prepare = [&](Words&) {
     all = registered(name);
-    for (std::unique_lock<std::mutex> lock(all->mutex); all->puts > 0;) {
+    const Deadline deadline(*group_);
+    std::unique_lock<std::mutex> lock(all->mutex);
+    all->ending = true;
+    while (all->puts > 0) {
       all->fewer.wait_for(lock, kSlice);
+      if (all->puts > 0 && deadline.over()) {
+        raise({GOCCL_TIMEOUT,
+               c10::str("ProcessGroupGoccl::", name, ": timeout after ", deadline.limit.count(),
+                        " ms: ", all->puts, " puts and signals have not ended"),
+               {}});
+      }
       lock.unlock();
       checkSignals();
       lock.lock();
     }
-  });
+  };
+  try {
+    gather(name, prepare);
+  } catch (...) {
+    if (all != nullptr) {
+      const std::lock_guard<std::mutex> lock(all->mutex);
+      all->ending = false;
+    }
+    throw;
+  }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     registered_ = nullptr;
@@ -281,6 +316,11 @@ WorkPtr Window::signal(int64_t peerRank, bool asyncOp, const c10d::SignalOptions
 WorkPtr Window::send(const std::shared_ptr<Registration>& all, Peer& peer, Operation operation,
                      uint64_t offset, const void* from, uint64_t bytes) {
   const WithoutGil released;
+  {
+    const std::lock_guard<std::mutex> lock(all->mutex);
+    GOCCL_CHECK(!all->ending, "Window",
+                "tensor_deregister() has begun, and waits for earlier puts");
+  }
   const Library& lib = library();
   const goccl_memory to = bytes > 0 ? peer.memory->handle : 0;
   if (peer.direct) {
@@ -340,6 +380,12 @@ at::Tensor Window::map_remote_tensor(int64_t rank) {
   const auto options = at::TensorOptions().dtype(peer.dtype);
   if (peer.memory == nullptr) {
     return at::empty({0}, options);
+  }
+  if (rank == group_->getRank()) {
+    const auto own = all->own.lock();  // who has the result has the tensor's memory
+    GOCCL_CHECK(own.defined(), name,
+                "the tensor of this rank is gone, which the window did not own");
+    return at::Tensor(own).detach().view({-1});
   }
   const WithoutGil released;
   void* address = nullptr;

@@ -69,7 +69,7 @@ type Channel struct {
 	closed   bool          // by its user
 	acked    bool          // the peer stores no signals any more
 	flushes  counted       // and those that are answered
-	lost     *fault.Error  // of what was put to memory that was no more
+	lost     losses        // of what was put to memory that was no more, or got from it
 	refused  uint64        // memory that was no more when the peer put to it last; 0: none
 	gets     counted       // and those that are here
 	wait     chan struct{} // closed at the next change of these; nil: nobody waits
@@ -461,25 +461,46 @@ func (c *Channel) Flush(ctx context.Context, timeout time.Duration) error {
 }
 
 func (c *Channel) flush(l *limit) error {
+	f, err := c.beginFlush(l)
+	if err != nil {
+		return err
+	}
+	return c.awaitFlush(f, l)
+}
+
+// flushing is a flush that has begun; its number is 0 where there is nothing to wait for.
+type flushing struct {
+	number, gets uint64
+	puts         *uint64 // it is for what was put after the flush of this number; nil: for all
+}
+
+// beginFlush asks the peer to answer when all before is in place.
+func (c *Channel) beginFlush(l *limit) (f flushing, err error) {
 	const call = "flush"
 	port, err := c.meet(call, l)
 	if err != nil || !port {
-		return err
+		return f, err
+	}
+	c.e.mu.Lock()
+	c.flushes.begun++
+	f.number, f.gets = c.flushes.begun, c.gets.begun
+	theirs := c.theirs
+	c.e.mu.Unlock()
+	h := transport.Header{Type: frameFlush, Seq: theirs, Arg: [2]uint64{f.number, c.id}}
+	return f, c.post(call, h, l)
+}
+
+// awaitFlush waits for the answer.
+func (c *Channel) awaitFlush(f flushing, l *limit) error {
+	const call = "flush"
+	if f.number == 0 {
+		return nil
 	}
 	e := c.e
-	e.mu.Lock()
-	c.flushes.begun++
-	number, gets := c.flushes.begun, c.gets.begun
-	theirs := c.theirs
-	e.mu.Unlock()
-	h := transport.Header{Type: frameFlush, Seq: theirs, Arg: [2]uint64{number, c.id}}
-	if err := c.post(call, h, l); err != nil {
-		return err
-	}
 	answered := func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		return c.flushes.ended >= number && c.gets.ended >= gets || c.cause != nil
+		return c.flushes.ended >= f.number && c.gets.ended >= f.gets || c.cause != nil
 	}
 	for !answered() {
 		if !e.bring(c, l.next(), answered) {
@@ -491,13 +512,11 @@ func (c *Channel) flush(l *limit) error {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	switch {
-	case c.flushes.ended >= number && c.gets.ended >= gets && c.lost == nil:
+	if lost := c.lost.tell(f, c.flushes.begun); lost != nil {
+		return lost
+	}
+	if c.flushes.ended >= f.number && c.gets.ended >= f.gets {
 		return nil
-	case c.lost != nil:
-		err := c.lost
-		c.lost = nil
-		return err
 	}
 	return c.ended(call, c.cause)
 }
@@ -542,7 +561,7 @@ func (c *Channel) sendSignals(call string, theirs, n uint64, l *limit) error {
 // post sends a frame to the peer.
 func (c *Channel) post(call string, h transport.Header, l *limit, payload ...[]byte) error {
 	e := c.e
-	lent := len(payload) == 1 && e.lend(c.peer, payload[0])
+	lent := len(payload) == 1 && e.lend(c.peer, payload[0], 0)
 	// A peer may have taken it and gone since: that is no error of this call.
 	if !lent && e.links.TrySend(c.peer, h, payload...) {
 		return nil

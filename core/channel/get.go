@@ -137,8 +137,8 @@ func (e *Engine) noGet(src int, number uint64) error {
 	if g != nil && g.over {
 		e.endGet(number)
 	} else if g != nil {
-		g.channel.lost = g.channel.errorf(fault.ErrInvalidHandle, "flush", "what was to be got is not "+
-			"here: its owner had deregistered the memory")
+		g.channel.lost.add(0, 0, g.channel.errorf(fault.ErrInvalidHandle, "flush", "what was to be got "+
+			"is not here: its owner had deregistered the memory"))
 		e.endGet(number)
 		g.channel.notify()
 	}
@@ -226,7 +226,7 @@ func (e *Engine) serve(src int, number uint64, m *Memory, offset, bytes uint64) 
 	moved := 0
 	for len(from)-moved > shortGet {
 		piece := from[moved:][:min(len(from)-moved-shortGet, pieceMost)]
-		if e.send(ctx, src, head(moved), e.lend(src, piece), piece) != nil {
+		if e.send(ctx, src, head(moved), e.lend(src, piece, number), piece) != nil {
 			return
 		}
 		moved += len(piece)
@@ -236,7 +236,7 @@ func (e *Engine) serve(src int, number uint64, m *Memory, offset, bytes uint64) 
 	last := e.images.Take(len(from) - moved)
 	defer e.images.Give(&last)
 	copy(last, from[moved:])
-	if !e.awaitRead(ctx, src, from) {
+	if !e.awaitRead(ctx, src, number) {
 		return
 	}
 	if m.closed.Load() {

@@ -187,11 +187,11 @@ func (e *Engine) flushed(src int, h transport.Header) error {
 	if h.Arg[0] > c.flushes.begun {
 		return violation("it answers to flush %d, the last was %d", h.Arg[0], c.flushes.begun)
 	}
-	c.flushes.ended = max(c.flushes.ended, h.Arg[0])
 	if h.Arg[1] != 0 {
-		c.lost = c.errorf(fault.ErrInvalidHandle, "flush", "what was put is lost: its owner had "+
-			"deregistered the memory before it came")
+		c.lost.add(c.flushes.ended, h.Arg[0], c.errorf(fault.ErrInvalidHandle, "flush", "what was put "+
+			"is lost: its owner had deregistered the memory before it came"))
 	}
+	c.flushes.ended = max(c.flushes.ended, h.Arg[0])
 	c.notify()
 	return nil
 }

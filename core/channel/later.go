@@ -77,20 +77,29 @@ func (c *Channel) PutLater(
 ) func() error {
 	l := c.limit(context.Background(), timeout)
 	own := c.puts.take()
-	put := func() error {
+	put := func() (f flushing, err error) {
 		if !own.come(l.until) {
-			return c.late("put", l.most, "the puts before it have not ended")
+			return f, c.late("put", l.most, "the puts before it have not ended")
 		}
 		defer own.end()
 		if m == nil {
-			return c.signal(signals, &l)
+			return f, c.signal(signals, &l)
 		}
-		return c.put(m, offset, src, bytes, signals, &l)
+		c.e.mu.Lock()
+		before := c.flushes.begun
+		c.e.mu.Unlock()
+		if err := c.put(m, offset, src, bytes, signals, &l); err != nil {
+			return f, err
+		}
+		f, err = c.beginFlush(&l)
+		f.puts = &before
+		return f, err
 	}
 	return func() error {
-		if err := put(); err != nil || m == nil {
+		f, err := put()
+		if err != nil {
 			return err
 		}
-		return c.flush(&l)
+		return c.awaitFlush(f, &l)
 	}
 }

@@ -12,19 +12,25 @@ import (
 // get.go of package transport. Until it has, the piece is lent: its user may have freed it, but
 // nothing else is allocated there.
 
+// loan is a piece that a peer is to read by itself: of a get by its number, of a put by 0.
+type loan struct {
+	piece []byte
+	get   uint64
+}
+
 // lend reports whether a piece may stay where it is when it is sent next.
-func (e *Engine) lend(rank int, piece []byte) bool {
+func (e *Engine) lend(rank int, piece []byte, get uint64) bool {
 	if !e.links.Advertises(rank, piece) {
 		return false
 	}
 	p := unsafe.Pointer(unsafe.SliceData(piece))
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.over || e.arena == nil || !e.arena.Allocated(p, int64(len(piece))) {
+	if e.over || e.gone[rank] != nil || e.arena == nil || !e.arena.Allocated(p, int64(len(piece))) {
 		return false
 	}
 	e.arena.Lend(p, int64(len(piece)))
-	e.peers[rank].lent = append(e.peers[rank].lent, piece)
+	e.peers[rank].lent = append(e.peers[rank].lent, loan{piece, get})
 	return true
 }
 
@@ -47,8 +53,8 @@ func (e *Engine) Acked(rank int, piece []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p := &e.peers[rank]
-	i := slices.IndexFunc(p.lent, func(b []byte) bool {
-		return unsafe.SliceData(b) == unsafe.SliceData(piece) && len(b) == len(piece)
+	i := slices.IndexFunc(p.lent, func(l loan) bool {
+		return unsafe.SliceData(l.piece) == unsafe.SliceData(piece) && len(l.piece) == len(piece)
 	})
 	if i < 0 {
 		return // the peer is gone, and all came back
@@ -61,8 +67,8 @@ func (e *Engine) Acked(rank int, piece []byte) {
 // takeBack takes back what a peer was lent that is gone. It is called with mu held.
 func (e *Engine) takeBack(rank int) {
 	p := &e.peers[rank]
-	for _, piece := range p.lent {
-		e.giveBack(piece)
+	for _, l := range p.lent {
+		e.giveBack(l.piece)
 	}
 	p.lent = nil
 	p.tellReturned()
@@ -81,11 +87,11 @@ func (e *Engine) giveBack(piece []byte) {
 	e.arena.Return(unsafe.Pointer(unsafe.SliceData(piece)), int64(len(piece)))
 }
 
-// awaitRead waits until a peer has read all that it was lent of memory, or is gone, and reports
+// awaitRead waits until a peer has read all that it was lent for a get, or is gone, and reports
 // whether it is so.
-func (e *Engine) awaitRead(ctx context.Context, rank int, memory []byte) bool {
+func (e *Engine) awaitRead(ctx context.Context, rank int, get uint64) bool {
 	for {
-		returned := e.awaited(rank, memory)
+		returned := e.awaited(rank, get)
 		if returned == nil {
 			return true
 		}
@@ -105,16 +111,13 @@ func (e *Engine) awaitRead(ctx context.Context, rank int, memory []byte) bool {
 	}
 }
 
-// awaited returns what is closed when a peer returns its next piece; nil: it was lent nothing of
-// memory.
-func (e *Engine) awaited(rank int, memory []byte) chan struct{} {
-	from := uintptr(unsafe.Pointer(unsafe.SliceData(memory)))
+// awaited returns what is closed when a peer returns its next piece; nil: it was lent nothing for a
+// get.
+func (e *Engine) awaited(rank int, get uint64) chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p := &e.peers[rank]
-	if !slices.ContainsFunc(p.lent, func(b []byte) bool {
-		return uintptr(unsafe.Pointer(unsafe.SliceData(b)))-from < uintptr(len(memory))
-	}) {
+	if !slices.ContainsFunc(p.lent, func(l loan) bool { return l.get == get }) {
 		return nil
 	}
 	if p.returned == nil {

@@ -144,7 +144,7 @@ func TestDeregisterAmidLongGet(t *testing.T) {
 			w.read(way{1, 0})
 			<-over
 			w.settle()
-			if lost := c.lost != nil; lost != deregistered {
+			if lost := len(c.lost) > 0; lost != deregistered {
 				t.Errorf("the get is lost: %v", c.lost)
 			}
 			if read := len(dst) - shortGet; !bytes.Equal(dst[:read], want[:read]) {

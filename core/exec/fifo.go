@@ -71,6 +71,7 @@ type FIFO struct {
 	done     []uint64
 	next     uint64   // the position to be taken: the consumer's
 	bell     *os.File // an eventfd: who sleeps by it keeps no thread
+	fd       int      // of the bell; what the memory says of it is foreign
 }
 
 // NewFIFO makes a FIFO in memory of FIFOBytes. Close ends its use.
@@ -85,7 +86,7 @@ func NewFIFO(memory unsafe.Pointer, size uint64) (*FIFO, error) {
 	triggers := unsafe.Slice((*Trigger)(unsafe.Add(memory, unsafe.Sizeof(*at))), size)
 	words := unsafe.Add(memory, unsafe.Sizeof(*at)+uintptr(size)*unsafe.Sizeof(Trigger{}))
 	return &FIFO{at: at, triggers: triggers, done: unsafe.Slice((*uint64)(words), size),
-		bell: os.NewFile(uintptr(fd), "the bell of a FIFO")}, nil
+		bell: os.NewFile(uintptr(fd), "the bell of a FIFO"), fd: fd}, nil
 }
 
 // Close gives the bell back, once nobody uses the FIFO.
@@ -166,7 +167,8 @@ func (f *FIFO) Ended() bool { return atomic.LoadUint32(&f.at.ended) != 0 }
 func (f *FIFO) Ring() {
 	if atomic.LoadUint32(&f.at.asleep) != 0 && atomic.SwapUint32(&f.at.asleep, 0) != 0 {
 		one := [8]byte{1}
-		_, _ = f.bell.Write(one[:]) // it fails where rings without end were not heard
+		// Where somebody has filled it, it rings already; bell.Write would wait for room.
+		_, _ = unix.Write(f.fd, one[:])
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // A FIFO in Go lies as one in C does, and its trigger.
@@ -110,4 +112,30 @@ func TestFIFOInGo(t *testing.T) {
 		f.Ring()
 	}()
 	f.Sleep(time.Hour, over.Load)
+}
+
+// A producer may fill the bell: nobody waits for room in it.
+func TestFullBell(t *testing.T) {
+	memory := make([]uint64, FIFOBytes(FIFOSizeLeast)/8)
+	f, err := NewFIFO(unsafe.Pointer(&memory[0]), FIFOSizeLeast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	full := []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	if _, err := unix.Write(f.fd, full); err != nil {
+		t.Fatal(err)
+	}
+	atomic.StoreUint32(&f.at.asleep, 1)
+	rung := make(chan struct{})
+	go func() {
+		defer close(rung)
+		f.Ring()
+	}()
+	select {
+	case <-rung:
+	case <-time.After(time.Minute):
+		t.Fatal("Ring waits")
+	}
+	f.Sleep(time.Minute, func() bool { return false })
 }

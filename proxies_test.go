@@ -77,6 +77,12 @@ func TestProxy(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			// When one behind it is done the proxy has taken it.
+			behind, err := p.Push(ctx,
+				goccl.Trigger{Op: goccl.TriggerSignal, Signals: 1, Channel: channels[0]})
+			if err := errors.Join(err, p.Wait(ctx, behind)); err != nil {
+				t.Fatal(err)
+			}
 			soon, cancel := context.WithTimeout(ctx, time.Millisecond)
 			defer cancel()
 			if err := p.Wait(soon, held); !errors.Is(err, goccl.ErrTimeout) {

@@ -137,8 +137,8 @@ func (e *Engine) noGet(src int, number uint64) error {
 	if g != nil && g.over {
 		e.endGet(number)
 	} else if g != nil {
-		g.channel.lost.add(0, 0, g.channel.errorf(fault.ErrInvalidHandle, "flush", "what was to be got "+
-			"is not here: its owner had deregistered the memory"))
+		g.channel.lost.add(loss{err: g.channel.errorf(fault.ErrInvalidHandle, "flush", "what was to be "+
+			"got is not here: its owner had deregistered the memory")}, g.channel.flushes.ended)
 		e.endGet(number)
 		g.channel.notify()
 	}

@@ -188,8 +188,9 @@ func (e *Engine) flushed(src int, h transport.Header) error {
 		return violation("it answers to flush %d, the last was %d", h.Arg[0], c.flushes.begun)
 	}
 	if h.Arg[1] != 0 {
-		c.lost.add(c.flushes.ended, h.Arg[0], c.errorf(fault.ErrInvalidHandle, "flush", "what was put "+
-			"is lost: its owner had deregistered the memory before it came"))
+		err := c.errorf(fault.ErrInvalidHandle, "flush", "what was put is lost: its owner had "+
+			"deregistered the memory before it came")
+		c.lost.add(loss{after: c.flushes.ended, by: h.Arg[0], err: err}, c.flushes.ended)
 	}
 	c.flushes.ended = max(c.flushes.ended, h.Arg[0])
 	c.notify()

@@ -19,15 +19,19 @@ type loss struct {
 	err       *fault.Error
 }
 
-// mostLosses is how many are kept when their flushes were answered, which may not have looked yet.
+// mostLosses is how many are kept of which flushes were told that were answered: these may not have
+// looked yet.
 const mostLosses = 1024
 
-// add notes a loss.
-func (s *losses) add(after, by uint64, err *fault.Error) {
+// add notes a loss; ended is the number of the last flush that was answered.
+func (s *losses) add(l loss, ended uint64) {
 	if len(*s) >= mostLosses {
-		*s = slices.DeleteFunc(*s, func(l loss) bool { return l.told > 0 && l.told <= after })
+		*s = slices.DeleteFunc(*s, func(l loss) bool { return l.told > 0 && l.told <= ended })
 	}
-	*s = append(*s, loss{after: after, by: by, err: err})
+	known := func(other loss) bool { return other.told == 0 && other.by == 0 }
+	if l.by > 0 || !slices.ContainsFunc(*s, known) { // any flush tells of one before any
+		*s = append(*s, l)
+	}
 }
 
 // tell returns the error of a flush that was answered; begun is the number of the last one.

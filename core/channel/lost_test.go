@@ -32,13 +32,31 @@ func TestLosses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var s losses
-			s.add(test.after, test.by, fault.Errorf(fault.ErrInvalidHandle, "test"))
+			err := fault.Errorf(fault.ErrInvalidHandle, "test")
+			s.add(loss{after: test.after, by: test.by, err: err}, test.after)
 			for i, f := range test.flushes {
 				if told := s.tell(f, test.begun) != nil; told != test.told[i] {
 					t.Errorf("flush %d is told: %v", f.number, told)
 				}
 			}
 		})
+	}
+}
+
+// What was told is forgotten, and gets that nobody flushes are one loss.
+func TestLossesAreBounded(t *testing.T) {
+	var s losses
+	err := fault.Errorf(fault.ErrInvalidHandle, "test")
+	for number := uint64(1); number < 4*mostLosses; number++ {
+		s.add(loss{err: err}, number-1)
+		s.add(loss{err: err}, number-1)
+		s.add(loss{after: number - 1, by: number, err: err}, number-1)
+		if s.tell(flushing{number: number}, number) == nil {
+			t.Fatal("a loss is not told")
+		}
+	}
+	if len(s) > mostLosses+1 {
+		t.Errorf("%d losses are kept", len(s))
 	}
 }
 

@@ -26,6 +26,7 @@
 #include "given.h"
 #include "goccl_fifo.h"
 #include "interpreter.h"
+#include "slices.h"
 #include "timeout.h"
 #include "work.h"
 
@@ -137,40 +138,6 @@ milliseconds timeoutOf(py::handle given, const char* name, const ProcessGroupGoc
   TORCH_CHECK_VALUE(timeout.count() > 0, "goccl: ", name, "(): `timeout` is ",
                     std::string(py::str(given)), ", it must be at least 1 ms");
   return std::min(milliseconds(timeout), kForever);
-}
-
-// The failure of the last slice as that of the whole call.
-Failure late(const char* name, milliseconds most) {
-  Failure failure = lastFailure(GOCCL_TIMEOUT);
-  const std::string after = "timeout after ";
-  const auto from = failure.text.find(after);
-  const auto to = failure.text.find(": ", from);
-  if (from != std::string::npos && to != std::string::npos) {
-    failure.text.replace(from, to - from, c10::str(after, most.count() / 1000.0, " s"));
-  }
-  const std::string flush = ": flush: " + after;  // of a call that waits for the peer's end first
-  if (const auto at = failure.text.find(flush); at != std::string::npos) {
-    failure.text.replace(at, flush.size(), c10::str(": ", name, ": ", after));
-  }
-  return failure;
-}
-
-// Makes a call that waits, and looks for signals of the process meanwhile.
-template <typename Call>
-goccl_result inSlices(const char* name, milliseconds most, Call call) {
-  most = std::min(most, kForever);
-  const auto end = std::chrono::steady_clock::now() + most;
-  for (;;) {
-    const auto left = std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now());
-    const goccl_result result = call(std::clamp(left, milliseconds(1), kSlice).count());
-    if (result != GOCCL_TIMEOUT) {
-      return result;
-    }
-    if (left <= kSlice) {
-      raise(late(name, most));
-    }
-    checkSignals();
-  }
 }
 
 // goccl.Channel

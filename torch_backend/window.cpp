@@ -15,6 +15,7 @@
 #include "arguments.h"
 #include "error.h"
 #include "interpreter.h"
+#include "slices.h"
 
 namespace goccl {
 namespace {
@@ -32,7 +33,9 @@ struct Deadline {
   explicit Deadline(const ProcessGroupGoccl& group)
       : limit(std::min(group.ownTimeout(), kForever)),
         until(std::chrono::steady_clock::now() + limit) {}
-  bool over() const { return std::chrono::steady_clock::now() >= until; }
+  std::chrono::milliseconds left() const {
+    return std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+  }
 
   const std::chrono::milliseconds limit;
   const std::chrono::steady_clock::time_point until;
@@ -231,12 +234,8 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
       if (!isMemory(peer)) {
         continue;
       }
-      goccl_result met = GOCCL_TIMEOUT;
-      while ((met = lib.channel_flush(peer.channel, kSlice.count())) == GOCCL_TIMEOUT &&
-             !deadline.over()) {
-        checkSignals();
-      }
-      check(met);
+      check(inSlices("tensor_register", deadline.left(),
+                     [&](int64_t ms) { return lib.channel_flush(peer.channel, ms); }));
       peer.direct = isMemory(peer);
     }
   });
@@ -257,7 +256,7 @@ void Window::tensor_deregister() {
     all->ending = true;
     while (all->puts > 0) {
       all->fewer.wait_for(lock, kSlice);
-      if (all->puts > 0 && deadline.over()) {
+      if (all->puts > 0 && deadline.left().count() <= 0) {
         raise({GOCCL_TIMEOUT,
                c10::str("ProcessGroupGoccl::", name, ": timeout after ", deadline.limit.count(),
                         " ms: ", all->puts, " puts and signals have not ended"),

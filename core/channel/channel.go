@@ -163,9 +163,9 @@ type limit struct {
 const lookTime = 20 * time.Millisecond
 
 // limit returns the limit of a call that begins now. A timeout of 0 is the communicator's.
-func (c *Channel) limit(ctx context.Context, timeout time.Duration) limit {
+func (e *Engine) limit(ctx context.Context, timeout time.Duration) limit {
 	if timeout <= 0 {
-		timeout = c.e.face.Timeout()
+		timeout = e.face.Timeout()
 	}
 	if end, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, max(time.Until(end), 1))
@@ -206,7 +206,7 @@ func (c *Channel) PutFrom(
 	if c.store(m, offset, src, bytes, signals) { // mostly, and then nothing else is looked at
 		return nil
 	}
-	l := c.limit(context.Background(), 0)
+	l := c.e.limit(context.Background(), 0)
 	return c.put(m, offset, src, bytes, signals, &l)
 }
 
@@ -258,7 +258,7 @@ func (c *Channel) getTo(dst unsafe.Pointer, m *Memory, offset, bytes uint64, hel
 	if get() {
 		return nil
 	}
-	l := c.limit(context.Background(), 0)
+	l := c.e.limit(context.Background(), 0)
 	for {
 		port, err := c.prepare(call, m, exec.RemoteRead, offset, bytes, &l)
 		switch {
@@ -279,7 +279,7 @@ func (c *Channel) Signal(n uint64) error {
 	if n > 0 && c.end.Signal(n) == exec.CarriedAll {
 		return nil
 	}
-	l := c.limit(context.Background(), 0)
+	l := c.e.limit(context.Background(), 0)
 	return c.signal(n, &l)
 }
 
@@ -385,7 +385,7 @@ func (c *Channel) Wait(ctx context.Context, n uint64, timeout time.Duration) err
 	if n > 0 && c.end.Take(n, true) == exec.CarriedAll {
 		return nil
 	}
-	l := c.limit(ctx, timeout)
+	l := c.e.limit(ctx, timeout)
 	return c.take(n, &l)
 }
 
@@ -456,7 +456,7 @@ func (c *Channel) Poll(n uint64) (taken bool, err error) {
 // Flush waits until all puts on the channel that came before it are in the peer's memory, and all
 // gets are here. A timeout of 0 is the communicator's; it ends with the context, too.
 func (c *Channel) Flush(ctx context.Context, timeout time.Duration) error {
-	l := c.limit(ctx, timeout)
+	l := c.e.limit(ctx, timeout)
 	return c.flush(&l)
 }
 

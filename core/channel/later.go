@@ -58,7 +58,7 @@ func (t turn) end() { close(t.over) }
 // WaitLater returns a [Channel.Wait] for another goroutine to make, once. It takes its signals
 // behind those waits which have begun so before. Its time begins now.
 func (c *Channel) WaitLater(n uint64, timeout time.Duration) func() error {
-	l := c.limit(context.Background(), timeout)
+	l := c.e.limit(context.Background(), timeout)
 	own := c.waits.take()
 	return func() error {
 		if !own.come(l.until) {
@@ -75,7 +75,7 @@ func (c *Channel) WaitLater(n uint64, timeout time.Duration) func() error {
 func (c *Channel) PutLater(
 	m *Memory, offset uint64, src unsafe.Pointer, bytes, signals uint64, timeout time.Duration,
 ) func() error {
-	l := c.limit(context.Background(), timeout)
+	l := c.e.limit(context.Background(), timeout)
 	own := c.puts.take()
 	put := func() (f flushing, err error) {
 		if !own.come(l.until) {

@@ -261,13 +261,8 @@ func (p *Proxy) await(
 	if ok, err := done(); ok || err != nil {
 		return err
 	}
-	if timeout <= 0 {
-		timeout = p.e.face.Timeout()
-	}
-	if end, ok := ctx.Deadline(); ok {
-		timeout = min(timeout, max(time.Until(end), 1))
-	}
-	t := time.NewTimer(timeout)
+	l := p.e.limit(ctx, timeout)
+	t := time.NewTimer(l.until - exec.Now())
 	defer t.Stop()
 	for {
 		p.mu.Lock()
@@ -288,7 +283,7 @@ func (p *Proxy) await(
 				return p.errorf(fault.ErrAborted, call, "%v", ctx.Err())
 			}
 		}
-		return p.errorf(fault.ErrTimeout, call, "timeout after %v: %s", timeout, why())
+		return p.errorf(fault.ErrTimeout, call, "timeout after %v: %s", l.most, why())
 	}
 }
 

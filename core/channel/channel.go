@@ -63,16 +63,16 @@ type Channel struct {
 
 	// Under Engine.mu:
 	joined
-	sent     uint64        // signals, of a port channel
-	cause    *fault.Error  // why it has ended
-	attended bool          // the reader reads for it, though nobody waits
-	closed   bool          // by its user
-	acked    bool          // the peer stores no signals any more
-	flushes  counted       // and those that are answered
-	lost     losses        // of what was put to memory that was no more, or got from it
-	refused  uint64        // memory that was no more when the peer put to it last; 0: none
-	gets     counted       // and those that are here
-	wait     chan struct{} // closed at the next change of these; nil: nobody waits
+	sent     uint64       // signals, of a port channel
+	cause    *fault.Error // why it has ended
+	attended bool         // the reader reads for it, though nobody waits
+	closed   bool         // by its user
+	acked    bool         // the peer stores no signals any more
+	flushes  counted      // and those that are answered
+	lost     losses       // of what was put to memory that was no more, or got from it
+	refused  uint64       // memory that was no more when the peer put to it last; 0: none
+	gets     counted      // and those that are here
+	changed  change       // of these
 }
 
 // background is what goes on for a channel beside the calls of its user.

@@ -18,7 +18,7 @@ func (e *Engine) endHeld(c *Channel, cause *fault.Error) {
 			e.Reader.Attend(-1)
 		}
 	}
-	c.notify()
+	c.changed.tell()
 }
 
 // causeOf returns why a channel has ended.

@@ -139,10 +139,10 @@ type peer struct {
 	waiting    int            // ends of the peer that have not met
 	tags       map[uint64]int // of those that it has not closed
 	lastOpened uint64
-	lent       []loan        // that it has not returned
-	returned   chan struct{} // closed at the next one that it has read; nil: nobody waits
-	reached    atomic.Bool   // it may store to memory of this rank; not under Engine.mu
-	answers    atomic.Int32  // that are on their way to it; not under Engine.mu
+	lent       []loan       // that it has not returned
+	returned   change       // of lent
+	reached    atomic.Bool  // it may store to memory of this rank; not under Engine.mu
+	answers    atomic.Int32 // that are on their way to it; not under Engine.mu
 
 	// Of the thread that reads the link:
 	coming coming

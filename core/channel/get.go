@@ -123,7 +123,7 @@ func (e *Engine) pieceOver(number uint64, g *get, bytes uint32) {
 	case e.failure != nil || e.gone[g.channel.peer] != nil:
 		e.dropGet(number)
 	}
-	g.channel.notify()
+	g.channel.changed.tell()
 }
 
 // noGet takes the answer to a get whose memory is no more.
@@ -140,7 +140,7 @@ func (e *Engine) noGet(src int, number uint64) error {
 		g.channel.lost.add(loss{err: g.channel.errorf(fault.ErrInvalidHandle, "flush", "what was to be "+
 			"got is not here: its owner had deregistered the memory")}, g.channel.flushes.ended)
 		e.endGet(number)
-		g.channel.notify()
+		g.channel.changed.tell()
 	}
 	return nil
 }

@@ -111,7 +111,7 @@ func (e *Engine) arrived(src int, id, n uint64) error {
 	case !c.end.Arrived(n):
 		return violation("%d signals, with which they are more than 2^64 - 1", n)
 	}
-	c.notify()
+	c.changed.tell()
 	return nil
 }
 
@@ -193,6 +193,6 @@ func (e *Engine) flushed(src int, h transport.Header) error {
 		c.lost.add(loss{after: c.flushes.ended, by: h.Arg[0], err: err}, c.flushes.ended)
 	}
 	c.flushes.ended = max(c.flushes.ended, h.Arg[0])
-	c.notify()
+	c.changed.tell()
 	return nil
 }

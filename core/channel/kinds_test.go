@@ -43,7 +43,7 @@ func TestOnlyThePeerMaps(t *testing.T) {
 	go func() { took <- blind.Wait(context.Background(), 1, 0) }()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // until it waits
 		blind.e.mu.Lock()
-		waits := blind.wait != nil
+		waits := blind.changed.next != nil
 		blind.e.mu.Unlock()
 		if waits {
 			break

@@ -61,7 +61,7 @@ func (e *Engine) Acked(rank int, piece []byte) {
 	}
 	p.lent = slices.Delete(p.lent, i, i+1)
 	e.giveBack(piece)
-	p.tellReturned()
+	p.returned.tell()
 }
 
 // takeBack takes back what a peer was lent that is gone. It is called with mu held.
@@ -71,15 +71,7 @@ func (e *Engine) takeBack(rank int) {
 		e.giveBack(l.piece)
 	}
 	p.lent = nil
-	p.tellReturned()
-}
-
-// tellReturned wakes who waits for pieces. It is called with mu held.
-func (p *peer) tellReturned() {
-	if p.returned != nil {
-		close(p.returned)
-		p.returned = nil
-	}
+	p.returned.tell()
 }
 
 // giveBack is called with mu held.
@@ -113,15 +105,12 @@ func (e *Engine) awaitRead(ctx context.Context, rank int, get uint64) bool {
 
 // awaited returns what is closed when a peer returns its next piece; nil: it was lent nothing for a
 // get.
-func (e *Engine) awaited(rank int, get uint64) chan struct{} {
+func (e *Engine) awaited(rank int, get uint64) <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p := &e.peers[rank]
 	if !slices.ContainsFunc(p.lent, func(l loan) bool { return l.get == get }) {
 		return nil
 	}
-	if p.returned == nil {
-		p.returned = make(chan struct{})
-	}
-	return p.returned
+	return p.returned.await()
 }

@@ -157,7 +157,7 @@ func (e *Engine) pair(c *Channel, o opened) {
 		c.attended = true
 		e.Reader.Attend(1)
 	}
-	c.notify()
+	c.changed.tell()
 	e.kick()
 }
 

@@ -51,9 +51,9 @@ type Proxy struct {
 	crowded bool       // the goroutine waits until oldest grows
 	stopped bool       // by its user: it ends when all is done
 	cause   *fault.Error
-	wait    chan struct{} // closed at the next change; nil: nobody waits
-	users   int           // of the FIFO's memory: the proxy's user, its goroutine, and calls
-	closed  bool          // by its user
+	changed change
+	users   int  // of the FIFO's memory: the proxy's user, its goroutine, and calls
+	closed  bool // by its user
 }
 
 // NewProxy makes a proxy whose FIFO holds so many triggers; 0: ProxySize. With devices producers
@@ -182,7 +182,7 @@ func (p *Proxy) Stop(ctx context.Context, timeout time.Duration) error {
 	p.mu.Lock()
 	first := !p.stopped && p.cause == nil
 	p.stopped = p.stopped || first
-	p.notify() // those who wait for room
+	p.changed.tell() // those who wait for room
 	p.mu.Unlock()
 	if first {
 		p.fifo.End()
@@ -266,10 +266,7 @@ func (p *Proxy) await(
 	defer t.Stop()
 	for {
 		p.mu.Lock()
-		if p.wait == nil {
-			p.wait = make(chan struct{})
-		}
-		changed := p.wait
+		changed := p.changed.await()
 		p.mu.Unlock()
 		if ok, err := done(); ok || err != nil {
 			return err
@@ -284,14 +281,6 @@ func (p *Proxy) await(
 			}
 		}
 		return p.errorf(fault.ErrTimeout, call, "timeout after %v: %s", l.most, why())
-	}
-}
-
-// notify wakes who waits for a change. It is called with mu held.
-func (p *Proxy) notify() {
-	if p.wait != nil {
-		close(p.wait)
-		p.wait = nil
 	}
 }
 
@@ -332,7 +321,7 @@ func (p *Proxy) end(cause *fault.Error) {
 	p.over.Store(true)
 	p.fifo.End()
 	p.fifo.Ring()
-	p.notify()
+	p.changed.tell()
 }
 
 // ---- the goroutine ------------------------------------------------------------------------------
@@ -361,7 +350,7 @@ func (p *Proxy) took(position uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.taken = position + 1
-	p.notify()
+	p.changed.tell()
 }
 
 // full reports whether so many triggers are not done that no more are taken: those of a place
@@ -387,7 +376,7 @@ func (p *Proxy) finish(position uint64) {
 	if p.crowded {
 		p.fifo.Ring()
 	}
-	p.notify()
+	p.changed.tell()
 }
 
 // idling is what a proxy knows that waits for a trigger.

@@ -6,22 +6,23 @@ import (
 	"github.com/goccl/goccl/core/exec"
 )
 
-// notify wakes who waits for a change of a channel. It is called with Engine.mu held.
-func (c *Channel) notify() {
-	if c.wait != nil {
-		close(c.wait)
-		c.wait = nil
+// change tells of changes, to any number of those who wait. The lock of what changes guards it.
+type change struct{ next chan struct{} } // closed at the next one; nil: nobody waits
+
+// tell wakes who waits.
+func (c *change) tell() {
+	if c.next != nil {
+		close(c.next)
+		c.next = nil
 	}
 }
 
-// changed returns a channel that is closed at the next change.
-func (c *Channel) changed() <-chan struct{} {
-	c.e.mu.Lock()
-	defer c.e.mu.Unlock()
-	if c.wait == nil {
-		c.wait = make(chan struct{})
+// await returns what is closed at the next change.
+func (c *change) await() <-chan struct{} {
+	if c.next == nil {
+		c.next = make(chan struct{})
 	}
-	return c.wait
+	return c.next
 }
 
 // pump reads what has come from a peer, without waiting.
@@ -87,7 +88,9 @@ func (c *Channel) look(until time.Duration) time.Duration {
 
 // sleep waits for a change of a channel, or until a time.
 func (c *Channel) sleep(until time.Duration, done func() bool) {
-	changed := c.changed()
+	c.e.mu.Lock()
+	changed := c.changed.await()
+	c.e.mu.Unlock()
 	if done() {
 		return
 	}

@@ -111,7 +111,17 @@ func TestFIFOInGo(t *testing.T) {
 		over.Store(true)
 		f.Ring()
 	}()
-	f.Sleep(time.Hour, over.Load)
+	sleepUntilRung(t, f, over.Load)
+}
+
+// sleepUntilRung fails the test where the bell does not end a sleep.
+func sleepUntilRung(t *testing.T, f *FIFO, until func() bool) {
+	t.Helper()
+	begun := time.Now()
+	f.Sleep(time.Minute, until)
+	if time.Since(begun) >= time.Minute {
+		t.Fatal("the bell wakes nobody")
+	}
 }
 
 // A producer may fill the bell: nobody waits for room in it.
@@ -137,5 +147,5 @@ func TestFullBell(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("Ring waits")
 	}
-	f.Sleep(time.Minute, func() bool { return false })
+	sleepUntilRung(t, f, func() bool { return false })
 }

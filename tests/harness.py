@@ -598,6 +598,29 @@ def until(condition: Callable[[], Any], seconds: float = DEADLINE, what: str = "
         time.sleep(0.002)
 
 
+def interrupt(call: Callable[[], Any]) -> None:
+    """Calls a Python function on the main thread, and has Ctrl-C come once that is inside."""
+    main: Any = threading.main_thread().ident
+    code = call.__code__
+
+    def inside() -> Any:
+        frame: Any = sys._current_frames().get(main)
+        while frame and frame.f_code is not code:
+            frame = frame.f_back
+        return frame
+
+    def interrupts() -> None:
+        until(inside)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupts)
+    thread.start()
+    try:
+        call()
+    finally:
+        thread.join()
+
+
 # -- what the tests look at
 
 

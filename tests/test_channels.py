@@ -4,8 +4,6 @@ is there against what was to be there."""
 import gc
 import os
 import signal
-import sys
-import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -584,23 +582,8 @@ def run_interrupted(rank, method):
         def waits():
             calls[method]()
 
-        main: Any = threading.main_thread().ident
-
-        def interrupt():
-            def inside():
-                frame: Any = sys._current_frames().get(main)
-                while frame and frame.f_code is not waits.__code__:
-                    frame = frame.f_back
-                return frame
-
-            harness.until(inside)
-            os.kill(os.getpid(), signal.SIGINT)
-
-        thread = threading.Thread(target=interrupt)
-        thread.start()
         with pytest.raises(KeyboardInterrupt):
-            waits()
-        thread.join()
+            harness.interrupt(waits)
         assert not channel.poll()
 
 

@@ -8,12 +8,7 @@ from typing import Any
 import goccl
 import pytest
 import torch
-
-both_transports = pytest.mark.parametrize("transport", ["shm", "tcp"])
-
-
-def init(rank):
-    rank.init()
+from test_channels import both_transports, init
 
 
 def run_carries(rank):
@@ -196,6 +191,7 @@ def run_forked(rank):
         channel.wait(1, timeout=60)
         comm.barrier()
         assert not channel.poll()
+        comm.barrier()  # nobody closes before the other one has polled
 
 
 @both_transports

@@ -2,9 +2,7 @@
 over shared memory and over links; what is there against what was to be there."""
 
 import gc
-import os
 import signal
-import sys
 import threading
 import weakref
 from datetime import timedelta
@@ -16,7 +14,7 @@ import oracle
 import pytest
 import torch
 import torch.distributed as dist
-from test_channels import init, made, same, shares_memory
+from test_channels import both_transports, init, made, same, shares_memory
 from test_collectives import refused
 
 SIZES = (3,)
@@ -26,8 +24,6 @@ COUNTS = [1, 0, 511, 4096, 300_000]
 pytestmark = pytest.mark.skipif(
     not hasattr(dist, "_new_window"), reason="torch has windows from 2.15 on"
 )
-
-both_transports = pytest.mark.parametrize("transport", harness.TRANSPORTS)
 
 
 def new_window(tensor: Any = None, group: Any = None) -> Any:
@@ -373,23 +369,8 @@ def run_interrupted(rank):
     def waits_for_ever():
         window.wait_signal(1 - rank.rank, False)
 
-    main: Any = threading.main_thread().ident
-
-    def interrupt():
-        def inside():
-            frame: Any = sys._current_frames().get(main)
-            while frame and frame.f_code is not waits_for_ever.__code__:
-                frame = frame.f_back
-            return frame
-
-        harness.until(inside)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
     with pytest.raises(KeyboardInterrupt):
-        waits_for_ever()
-    thread.join()
+        harness.interrupt(waits_for_ever)
     dist.barrier()
 
 

@@ -822,8 +822,8 @@ void bindProxy(py::module_& module) {
       R"(Makes calls of channels for threads that must not wait: Communicator.proxy() makes it.
 
 Each method but wait(), stop() and close() pushes a trigger, and returns its position at once. A
-thread of the library carries out the triggers of a channel in that order. A channel that has to wait
-holds up no other one. A push waits only while the proxy is full, for the group's timeout.
+thread of the library carries out the triggers of a channel in that order. A channel that has to
+wait holds up no other one. A push waits only while the proxy is full, for the group's timeout.
 
 The first trigger that fails ends the proxy, and each later call raises its error. It ends with the
 group's failure, too, and when the group goes on with other members. All methods may be called from

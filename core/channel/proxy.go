@@ -370,7 +370,7 @@ func (p *Proxy) finish(position uint64) {
 		return
 	}
 	p.fifo.Finish(position)
-	for p.oldest < p.taken && p.fifo.Done(p.oldest) { // whose words anybody may write
+	for p.fifo.Done(p.oldest) {
 		p.oldest++
 	}
 	if p.crowded {

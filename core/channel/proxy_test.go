@@ -165,7 +165,7 @@ func FuzzTriggers(f *testing.F) {
 }
 
 // Producers, and peers that map the memory, may write whatever they like to the words that tell
-// what is done: the proxy goes on.
+// what is done: the proxy goes on, and believes none of it.
 func TestProxyWithForeignWords(t *testing.T) {
 	w, c, peer, _ := opened01(t, false)
 	p := proxyOf(t, w.ranks[0])
@@ -184,6 +184,9 @@ func TestProxyWithForeignWords(t *testing.T) {
 	}
 	if taken, err := peer.Poll(3); !taken || err != nil {
 		t.Errorf("3 signals have not come: %v", err)
+	}
+	if p.oldest != 3 || p.fifo.Done(3) {
+		t.Errorf("trigger %d is the first that is not done, want 3", p.oldest)
 	}
 	w.correct()
 }

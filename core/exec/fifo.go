@@ -68,7 +68,8 @@ func FIFOBytes(size uint64) int64 {
 type FIFO struct {
 	at       *fifoHead
 	triggers []Trigger
-	done     []uint64
+	done     []uint64 // what producers are told
+	finished []uint64 // the same, where they cannot write
 	next     uint64   // the position to be taken: the consumer's
 	bell     *os.File // an eventfd: who sleeps by it keeps no thread
 	fd       int      // of the bell; what the memory says of it is foreign
@@ -86,7 +87,8 @@ func NewFIFO(memory unsafe.Pointer, size uint64) (*FIFO, error) {
 	triggers := unsafe.Slice((*Trigger)(unsafe.Add(memory, unsafe.Sizeof(*at))), size)
 	words := unsafe.Add(memory, unsafe.Sizeof(*at)+uintptr(size)*unsafe.Sizeof(Trigger{}))
 	return &FIFO{at: at, triggers: triggers, done: unsafe.Slice((*uint64)(words), size),
-		bell: os.NewFile(uintptr(fd), "the bell of a FIFO"), fd: fd}, nil
+		finished: make([]uint64, size),
+		bell:     os.NewFile(uintptr(fd), "the bell of a FIFO"), fd: fd}, nil
 }
 
 // Close gives the bell back, once nobody uses the FIFO.
@@ -149,12 +151,13 @@ func (f *FIFO) Head() uint64 { return atomic.LoadUint64(&f.at.head) }
 
 // Finish tells that the trigger of a position is done. That of the same place before it was.
 func (f *FIFO) Finish(position uint64) {
+	atomic.StoreUint64(&f.finished[f.place(position)], position+1)
 	atomic.StoreUint64(&f.done[f.place(position)], position+1)
 }
 
 // Done reports whether the trigger of a position is done.
 func (f *FIFO) Done(position uint64) bool {
-	return atomic.LoadUint64(&f.done[f.place(position)]) > position
+	return atomic.LoadUint64(&f.finished[f.place(position)]) > position
 }
 
 // End has producers push no more.

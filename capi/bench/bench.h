@@ -56,14 +56,16 @@ typedef struct {
 } goccl_bench_end;
 
 /* Runs a block of `iterations` messages of `bytes` (a multiple of 8; no buffer is smaller). Both
- * ranks call it alike. what: both take part, and one way is half of a ping-pong: "put_signal";
- * "line": a flag in shared memory; "lines": data, then a flag there; "half_trip": a socket both
- * take part: "round_trip": a request over a socket, and its answer; "socket_stream" and "sends":
- * data from rank 0, and a byte back at the end rank 0 alone: "puts", "gets": a flush at the end;
- * "put_flush", "get_flush": a flush after each; "copies": from `near` to `other`; "pushes" and
- * "calls": what a put takes of its thread, where a proxy carries it out, and where not. attend:
- * rank 1 is in a wait of the channel meanwhile each put and flush timed by itself: "rested_flush":
- * after 20 ms without a call; "flush_after": right after an allreduce, while rank 1 is in no call
+ * ranks call it alike. `what` is one of these.
+ *   Both take part, and one way is half of a ping-pong: "put_signal"; "line": a flag in shared
+ *   memory; "lines": data, then a flag there; "half_trip": a socket.
+ *   Both take part: "round_trip": a request over a socket, and its answer; "socket_stream" and
+ *   "sends": data from rank 0, and a byte back at the end.
+ *   Rank 0 alone: "puts", "gets": a flush at the end; "put_flush", "get_flush": a flush after each;
+ *   "copies": from `near` to `other`; "pushes" and "calls": what a put takes of its thread, where a
+ *   proxy carries it out, and where not. attend: rank 1 is in a wait of the channel meanwhile.
+ *   Each put and flush timed by itself: "rested_flush": after 20 ms without a call; "flush_after":
+ *   right after an allreduce, while rank 1 is in no call.
  * us: microseconds of a message, `samples` of them, at most `iterations`: means of some messages
  * each; of all, where they are flushed at the end; at rank 1 of no meaning. Returns NULL, or why it
  * has failed: the text is valid until the thread's next call. */

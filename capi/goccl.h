@@ -407,10 +407,11 @@ goccl_result goccl_comm_grow(goccl_comm comm, int n, int64_t timeout_ms);
  * config.timeout_ms at most. config is that of goccl_comm_init() but for rank, size and
  * global_ranks, which are not looked at; settings and secret must be those of the members. The
  * callbacks of config.store are called as during goccl_comm_init(). GOCCL_PEER_FAILED where no
- * process of the handles is there any more; GOCCL_MISMATCH where settings or secrets differ, a
- * handle was changed on its way, or what was found is a member of another group; GOCCL_UNSUPPORTED
- * where this process and a member cannot be joined; GOCCL_TIMEOUT where no member was found, or
- * nobody let it in; GOCCL_EXCLUDED where it was let in, and came too late. Thread-safe. */
+ * process of the handles is there any more, or those that let this process in ended before it could
+ * go on without them; GOCCL_MISMATCH where settings or secrets differ, a handle was changed on its
+ * way, or what was found is a member of another group; GOCCL_UNSUPPORTED where this process and a
+ * member cannot be joined; GOCCL_TIMEOUT where no member was found, or nobody let it in;
+ * GOCCL_EXCLUDED where it was let in, and came too late. Thread-safe. */
 goccl_result goccl_comm_join(goccl_comm *comm, const goccl_config *config,
                              const char *const *handles, int n);
 

@@ -61,7 +61,13 @@ func (c *Comm) join(ctx context.Context, handles []string, store bootstrap.Store
 	if err != nil {
 		return err
 	}
-	return c.meetOrRecover(ctx)
+	err = c.meetOrRecover(ctx)
+	if e := c.present.Load(); errors.Is(err, fault.ErrNoQuorum) && e.FoundersAreGone() {
+		return e.Members.Errorf(fault.ErrPeerFailed, "join: the members that have let this process in "+
+			"ended before it could go on without them").Hinting("Join again by the handle of another " +
+			"member, if there is one")
+	}
+	return err
 }
 
 // enter makes this process a member of the epoch of a welcome. It is called with c.changing held.

@@ -427,6 +427,42 @@ func TestJoinMeetsTwice(t *testing.T) {
 	}
 }
 
+// A process whose members end as soon as they have let it in is told so at once.
+func TestJoinOfTheDead(t *testing.T) {
+	config := joinConfigOf("tcp")
+	w := newWorldOf(t, "tcp", 1, config)
+	r := NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t)})
+	t.Cleanup(r.Close)
+	ended, member := make(chan error, 1), w.handles()
+	go func() {
+		_, err := r.Join(soon(t), config, member)
+		ended <- err
+	}()
+	until(t, "it waits", w.someWait)
+	c := w.comms[0]
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	if err := c.decideSuccessor(soon(t), agreement.Proposal{Operation: "recover"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.beginNext(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "it has been let in", func() (in bool) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for n := range r.comms {
+			in = now(n).Number() == now(c).Number()
+			w.comms = []*Comm{c, n}
+		}
+		return in
+	})
+	w.endFor(1, 0)
+	if err := <-ended; !errors.Is(err, ErrPeerFailed) {
+		t.Error(err)
+	}
+}
+
 // Renew makes members of newcomers like all others: nobody does without them.
 func TestJoinedAndRenewed(t *testing.T) {
 	config := joinConfigOf("tcp")

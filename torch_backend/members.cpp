@@ -109,7 +109,8 @@ Args:
     timeout: How long it waits; None for the group's timeout.
 
 Raises:
-    PeerFailedError: no process of the handles is there any more.
+    PeerFailedError: no process of the handles is there any more, or those that let this process
+        in ended before it could go on without them.
     OperationTimeoutError: nobody has let it in, or no member was found.
     MismatchError: this process has other options or another secret than the members.
     ValueError: the group has other members, a handle is none, or the timeout is not positive.)")

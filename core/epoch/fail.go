@@ -3,6 +3,7 @@ package epoch
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/errtext"
@@ -110,6 +111,14 @@ func (e *Epoch) departure(peer int) (d membership.Departure, gone bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.membership.Departure(peer)
+}
+
+// FoundersAreGone reports whether all that were members before the newcomers came have ended.
+func (e *Epoch) FoundersAreGone() bool {
+	return !slices.ContainsFunc(e.Founders.Ranks(), func(rank int) bool {
+		_, gone := e.departure(rank)
+		return !gone
+	})
 }
 
 // peerError returns the error of a peer that cannot be reached, or the epoch's failure, which comes

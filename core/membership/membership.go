@@ -45,9 +45,10 @@
 // to is not answered. One that is answered comes before those of the others once these have proof
 // that the faulty member has ended; until then they go beyond it, in turns.
 //
-// Who gets neither A nor B ends with [ErrNoQuorum]. Who is no survivor ends with [ErrExcluded], and
-// is told if it can be reached. With Config.Any those that reach each other go on: under a
-// partition several epochs do.
+// Who gets neither A nor B ends with [ErrNoQuorum]. So do, at once, newcomers whose founders have
+// all ended, where none of them knows that the epoch is stable. Who is no survivor ends with
+// [ErrExcluded], and is told if it can be reached. With Config.Any those that reach each other go
+// on: under a partition several epochs do.
 //
 // Time comes from outside. Ticks of members should not be in step: two that propose at once could
 // stop each other for long.

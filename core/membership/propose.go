@@ -73,7 +73,11 @@ func (a *Agreement) advance(impatient bool) bool {
 		if v == nil {
 			v = a.compose(p.reports)
 		}
-		if v == nil {
+		switch {
+		case v == nil && a.orphaned():
+			a.leave(ErrNoQuorum)
+			return true
+		case v == nil:
 			return false // the next ballot may find more
 		}
 		p.value = v
@@ -92,6 +96,13 @@ func (a *Agreement) advance(impatient bool) bool {
 	}
 	a.conclude(p.value)
 	return true
+}
+
+// orphaned reports whether no ballot of this member can find a value any more: nobody that lives is
+// a founder, or knows that none is needed.
+func (a *Agreement) orphaned() bool {
+	heard := a.proposal.promised.without(a.ended).count() + a.ended.count()
+	return !a.config.Any && !a.stable && a.founders.within(a.ended) && heard == a.config.Size
 }
 
 // highest is the value of the highest ballot that those that promised have accepted; nil: none.

@@ -146,9 +146,15 @@ func (c *Comm) recover(ctx context.Context, m agreement.Proposal) error {
 	if err := e.Meet(ctx); err != nil {
 		return err
 	}
+	return c.complete(ctx, e)
+}
+
+// complete completes the suspended works in an epoch whose members have met. It is called with
+// c.changing held.
+func (c *Comm) complete(ctx context.Context, e *epoch.Epoch) error {
 	return c.shared.Suspended.Complete(ctx, e.Service(), e.Rank,
 		func(timeout time.Duration, operations []call.Operation) (*work.Work, error) {
-			return e.Start(epoch.Options{Timeout: timeout, Internal: true}, operations)
+			return e.Start(epoch.Options{Timeout: timeout, Reruns: true}, operations)
 		})
 }
 

@@ -420,6 +420,57 @@ func secondDeath(t *testing.T, kind string, has []int, victim, steps int) {
 	checkMembers(t, left)
 }
 
+// A second member dies when a rank is about to run suspended collectives once more, and others have
+// begun to. They keep their order, and complete.
+func TestDeathBeforeRerun(t *testing.T) {
+	for _, transport := range transports {
+		w := newWorldOf(t, transport, 4, Config{Timeout: 20 * time.Second,
+			Recovery: RecoverySurvivors})
+		everything(t, w)
+		outs, works := make([][2][]int32, 4), make([][2]*Work, 4)
+		for rank, c := range w.comms[:3] {
+			for i := range 2 {
+				var op Operation
+				var err error
+				op, outs[rank][i] = sumOf(t, rank, 10+i, rank%2 == 0)
+				if works[rank][i], err = c.Start(CallOptions{}, op); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		walk := w.walkAlone(0)
+		w.failFor(0, 3)
+		for _, c := range w.comms[:3] {
+			awaitFailure(c)
+		}
+		walk(2) // it meets the others, which have the rest before them
+		c := w.comms[0]
+		until(t, "another rank runs the collectives again", func() bool {
+			return now(w.comms[1]).Number() == now(c).Number() && !queueOf(w.comms[1]).Empty()
+		})
+		w.failFor(1, 2)
+		awaitFailure(c)
+		c.changing.Lock()
+		err := c.complete(soon(t), now(c))
+		c.changing.Unlock()
+		if err != nil {
+			t.Fatal(err)
+		}
+		go c.recoverAutomatically(soon(t))
+		for rank := range 2 {
+			for i, k := range works[rank] {
+				if _, err := k.Wait(-1); err != nil {
+					t.Fatalf("%s: rank %d: %v", transport, rank, err)
+				}
+				if err := sumIs(outs[rank][i], []int{0, 1}); err != nil {
+					t.Errorf("%s: rank %d: %v", transport, rank, err)
+				}
+			}
+		}
+		checkMembers(t, w.of(0, 1))
+	}
+}
+
 // failFor has a rank notice that another one has ended, and all fail.
 func (w *world) failFor(peer, rank int) {
 	e := now(w.comms[peer])

@@ -22,6 +22,9 @@ type Options struct {
 	// already waits a little, so that a short operation has ended when it returns.
 	WaitSoon bool
 	Internal bool // they do not wait for a recovery, which they are a part of
+	// Reruns tells that a recovery runs once more what was suspended. Where another member has died
+	// meanwhile, it is suspended again: in its place, as on ranks that have not heard of that death.
+	Reruns bool
 	// Registers tells that they are the registration which others wait for.
 	Registers bool
 	FailFast  bool // they fail where a member dies: nobody completes them
@@ -48,11 +51,11 @@ func (e *Epoch) Start(o Options, operations []call.Operation) (*work.Work, error
 	} else {
 		e.mu.Lock()
 	}
-	if e.Recovers() && !o.Internal && (e.over || e.config.Suspended.Recovery() != nil) {
+	if e.Recovers() && !o.Internal && !o.Reruns && (e.over || e.config.Suspended.Recovery() != nil) {
 		e.mu.Unlock()
 		return nil, ErrOver
 	}
-	if err := e.refusal(); err != nil {
+	if err := e.refusal(); err != nil && !o.Reruns {
 		defer e.mu.Unlock()
 		return nil, err.During(call.Name(operations), 0)
 	}

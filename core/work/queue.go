@@ -100,8 +100,10 @@ func (q *Queue) Token(w *Work) Token {
 
 // Drive implements Driver.
 func (q *Queue) Drive(w *Work, until time.Duration) (more bool) {
-	interrupted := q.engine.Run(w, until)
-	q.giveBack()
+	interrupted := func() bool {
+		defer q.giveBack() // after a panic, too: who ends the works needs the token
+		return q.engine.Run(w, until)
+	}()
 	return !w.Ended() && exec.Now() < until && !interrupted
 }
 
@@ -121,10 +123,12 @@ func (q *Queue) spin(w *Work) {
 	default:
 		return
 	}
-	if q.Head() == w {
-		q.engine.Run(w, exec.Spin)
-	}
-	<-q.token
+	func() {
+		defer func() { <-q.token }() // as in Drive
+		if q.Head() == w {
+			q.engine.Run(w, exec.Spin)
+		}
+	}()
 	if w.Ended() {
 		q.rest()
 	}
@@ -167,10 +171,10 @@ func (q *Queue) Drain() {
 
 // drain runs the queue until it is empty. The caller holds the token, which is given back.
 func (q *Queue) drain() {
+	defer q.giveBack() // as in Drive
 	for q.Head() != nil {
 		q.engine.Run(nil, exec.Now()+Slice)
 	}
-	q.giveBack()
 }
 
 // How long the worker leaves a work to a thread that comes to wait for it: it would take the queue

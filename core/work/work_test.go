@@ -17,6 +17,7 @@ type stepper struct {
 	queue *Queue
 	steps chan struct{}
 	runs  atomic.Int32 // threads in Run
+	fails atomic.Bool  // it panics, once
 	rests atomic.Int32
 }
 
@@ -25,6 +26,9 @@ func (s *stepper) Run(w *Work, until time.Duration) (interrupted bool) {
 		panic("two threads run one queue")
 	}
 	defer s.runs.Add(-1)
+	if s.fails.Swap(false) {
+		panic("test")
+	}
 	for w == nil || s.queue.Has(w) {
 		head := s.queue.Head()
 		if head == nil {
@@ -233,5 +237,34 @@ func TestSource(t *testing.T) {
 	k.End(nil)
 	if err := <-ended; err != nil || s.detached.Load() != 1 {
 		t.Error("after OnDone:", err, s)
+	}
+}
+
+// After a panic of the engine the queue can be run by others: who ends the works needs its token.
+func TestPanicGivesTheTokenBack(t *testing.T) {
+	for name, run := range map[string]func(q *Queue, w *Work){
+		"a waiter":  func(q *Queue, w *Work) { q.token <- struct{}{}; q.Drive(w, exec.Never) },
+		"an end":    func(q *Queue, _ *Work) { q.Drain() },
+		"a look in": func(q *Queue, w *Work) { q.spin(w) },
+	} {
+		w := newWorld(t)
+		k := w.group.New(1, true)
+		k.Add(Part{})
+		w.group.Queue.Push(k)
+		k.Started()
+		w.engine.fails.Store(true)
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: there was no panic", name)
+				}
+			}()
+			run(w.group.Queue, k)
+		}()
+		w.engine.steps <- struct{}{}
+		w.group.Queue.Drain()
+		if !k.Ended() {
+			t.Errorf("%s: the work has not ended", name)
+		}
 	}
 }

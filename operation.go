@@ -24,6 +24,29 @@ type Operation struct {
 	op         Op
 	root, tag  int
 	in, out    side
+	feed       Feed // nil: the slices are there
+}
+
+// Feed has the inputs of a collective come, and its outputs go, piece by piece while it runs: for a
+// producer that is not ready, or a consumer that need not wait for the end. The collective takes
+// its place in the order at once, and stops at the first byte that is not there. Ranks need not
+// agree: each has a feed or none.
+//
+// Blocks are numbered as the slices of the inputs, or of the outputs, are, or as the parts of a
+// slice that is for several ranks. The methods are called by the thread that runs the collective,
+// one at a time. They must not block, nor call the communicator. Both may be called for the same
+// bytes again: survivors run a collective once more.
+//
+// Need(block, from, upto) reports whether the bytes from one on, up to another one, of an input
+// block are there; it is asked again, after 200 µs at most, until they are. An error fails the
+// communicator on all ranks, with [ErrSystem]. Final(block, from, upto) tells that nothing writes
+// to those bytes of an output block any more.
+type Feed = core.Feeder
+
+// WithFeed returns the operation with a feed. A send or a receive with one is refused.
+func (o Operation) WithFeed(f Feed) Operation {
+	o.feed = f
+	return o
 }
 
 // side is the inputs or the outputs of an operation.
@@ -269,8 +292,35 @@ func (c *Comm) begin(ctx context.Context, pins *runtime.Pinner, soon bool,
 	for i := range operations {
 		operations[i].pin(pins)
 	}
+	release := feeds(operations, all)
 	w, err := c.core.Start(options, all...)
+	switch {
+	case release == nil:
+	case err != nil:
+		release()
+	default:
+		w.OnDone(func(error) { release() })
+	}
 	return w, public(ctx, nameOf(operations), err)
+}
+
+// feeds gives core's operations the feeds of others, and returns what releases them; nil: there are
+// none.
+func feeds(operations []Operation, all []core.Operation) (release func()) {
+	for i := range operations {
+		if operations[i].feed == nil {
+			continue
+		}
+		feed, done := core.NewFeed(operations[i].feed)
+		before := release
+		all[i].Feed, release = feed, func() {
+			if before != nil {
+				before()
+			}
+			done()
+		}
+	}
+	return release
 }
 
 // abortWith aborts the communicator when the context is cancelled while a work has not ended. A

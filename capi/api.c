@@ -658,17 +658,22 @@ static int lay_out(const api_operation *o, const api_side *side, const api_side 
   }
 }
 
+static int has_feed(const goccl_call *call) {
+  return call != NULL && call->struct_size > offsetof(goccl_call, feed) && call->feed != NULL;
+}
+
 /* Whether a call is made in a way for which no fast path needs Go. */
 static int plain(const goccl_call *call) {
   return call == NULL || (call->alltoall_schedule == NULL && call->timeout_ms >= 0 &&
-                          (call->struct_size == sizeof *call ||
+                          ((call->struct_size == sizeof *call && !has_feed(call)) ||
+                           call->struct_size == offsetof(goccl_call, feed) ||
                            call->struct_size == offsetof(goccl_call, program) ||
                            call->struct_size == offsetof(goccl_call, sequence)));
 }
 
 /* goccl_call.program of a call that is plain. */
 static int programs_of(const goccl_call *call) {
-  return call != NULL && call->struct_size == sizeof *call ? call->program : 0;
+  return call != NULL && call->struct_size >= offsetof(goccl_call, feed) ? call->program : 0;
 }
 
 /* Tells the results of a start that is plain. */
@@ -799,7 +804,7 @@ static goccl_result start(api_operation *o, const goccl_call *call, goccl_work *
   struct thread *t = enter_go();
   if (t == NULL) return GOCCL_SYSTEM;
   if (records_exchange(t, o->comm)) {
-    if (work == NULL && record(&t->exchange, o)) return GOCCL_OK;
+    if (work == NULL && !has_feed(call) && record(&t->exchange, o)) return GOCCL_OK;
     record_in_go(t);
   }
   if (o->begun != NULL) return apiCarryOn(o, (goccl_call *)call, work);

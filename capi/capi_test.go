@@ -84,14 +84,14 @@ func build(folder string) error {
 		goBuild("./capi", built.library, "-buildmode="+mode, script),
 		goBuild("./examples/go/allreduce", built.exampleGo),
 		compile(built.abi, "capi/testdata/abi.c", "capi/testdata/async.c", "capi/testdata/lists.c",
-			"capi/testdata/channels.c", "capi/testdata/proxies.c"),
+			"capi/testdata/channels.c", "capi/testdata/proxies.c", "capi/testdata/feed.c"),
 		compile(built.signals, "capi/testdata/signals.c"),
 		{compiler, "-O", "-fPIC", "-shared", "capi/testdata/malloc.c", "-o", built.malloc},
 		compile(built.exampleC, "examples/c/allreduce.c"),
 	}
 	built.examples = map[string]string{}
-	for _, name := range []string{"messages", "channels", "proxy", "shared_memory", "checkpoint",
-		"elastic"} {
+	for _, name := range []string{"messages", "channels", "feed", "proxy", "shared_memory",
+		"checkpoint", "elastic"} {
 		built.examples[name] = at(name)
 		commands = append(commands, compile(at(name), "examples/c/"+name+".c"))
 	}

@@ -764,6 +764,31 @@ goccl_result goccl_comm_load_checkpoint_async(goccl_comm comm, uint64_t *version
 
 /* ---- collectives -------------------------------------------------------------------------- */
 
+/* How the inputs of a collective come, and its outputs go, piece by piece while it runs: for a
+ * producer that is not ready, a consumer that need not wait for the end, or memory that the library
+ * cannot reach. The call takes its place in the order at once; the plan stops at the first byte
+ * that is not there. Ranks need not agree: each gives a feed or none. A collective with one may
+ * take longer than without. Sends and receives have none.
+ *
+ * Blocks are numbered as the call's inputs, or its outputs, are: 0 where there is one. The two
+ * functions are called by the thread that runs the collective, one at a time for a work, on any
+ * thread of the process, and maybe before the call returns. They must not block, nor call anything
+ * here, and take microseconds. Either may be NULL: inputs are there, or nobody is told of outputs.
+ * Both may be called for the same bytes again: survivors run a collective once more. */
+typedef struct {
+  size_t struct_size; /* sizeof(goccl_feed) */
+  void *context;      /* given to both. Valid until the work has ended */
+  /* The bytes [from, upto) of an input block are about to be read or, where it is an output, too,
+   * to be written. Returns 1: they are there, and stay as they are until the work has ended. 0: not
+   * yet; it is asked again, after 200 us at most. -1: they do not come, and `err`, of `err_size`
+   * bytes, says why: the communicator fails on all ranks, with GOCCL_SYSTEM and that text. Bytes
+   * are asked for in an order that depends on the algorithm, 512 KiB or more at a time, or all. */
+  int (*need)(void *context, int block, uint64_t from, uint64_t upto, char *err, size_t err_size);
+  /* The bytes [from, upto) of an output block are final: nothing writes there any more. The library
+   * may still read them. */
+  void (*final)(void *context, int block, uint64_t from, uint64_t upto);
+} goccl_feed;
+
 /* How a call is made; NULL asks for the defaults. */
 typedef struct {
   size_t struct_size; /* sizeof(goccl_call) */
@@ -794,6 +819,10 @@ typedef struct {
    * goccl_alltoall(), of which no rank knows all counts. -1: no. 1: yes, and of goccl_alltoall()
    * all blocks of all ranks are equally long. The same on all ranks. */
   int program;
+  /* How inputs come, and outputs go, while it runs (copied). Of a call that is recorded between
+   * goccl_group_start() and goccl_group_end(), which takes no feed itself, it is used, too. NULL:
+   * inputs are there */
+  const goccl_feed *feed;
 } goccl_call;
 
 /* out[i] = op over all ranks' in[i]; `count` elements. `factor` points to one element, used by

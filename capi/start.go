@@ -258,6 +258,7 @@ type start struct {
 	core.CallOptions
 	schedule     plan.Schedule
 	programs     call.Programs
+	feed         *call.Feed
 	sequence     *C.uint64_t
 	contributors *C.int
 }
@@ -284,7 +285,36 @@ func startOf(how *C.goccl_call, work *C.goccl_work) (s start, err error) {
 		return s, invalid("call.program", c.program, "allowed are -1, 0 and 1")
 	}
 	s.programs = call.Programs(c.program)
-	return s, nil
+	s.feed, err = feedOf(&c)
+	return s, err
+}
+
+// leastFeed is what the first version of goccl_feed had to have.
+const leastFeed = unsafe.Sizeof(C.goccl_feed{})
+
+// feedOf reads the feed of a call; nil: it has none.
+func feedOf(how *C.goccl_call) (*call.Feed, error) {
+	if how.feed == nil {
+		return nil, nil
+	}
+	f, err := takeStruct(how.feed, leastFeed, "feed")
+	if err != nil {
+		return nil, err
+	}
+	return &call.Feed{Context: f.context, Need: *(*unsafe.Pointer)(unsafe.Pointer(&f.need)),
+		Final: *(*unsafe.Pointer)(unsafe.Pointer(&f.final))}, nil
+}
+
+// feedOfRecorded is feedOf a call that is recorded in a batch. All else the end of that says.
+func feedOfRecorded(how *C.goccl_call) (*call.Feed, error) {
+	if how == nil {
+		return nil, nil
+	}
+	c, err := takeStruct(how, leastCall, "call")
+	if err != nil {
+		return nil, err
+	}
+	return feedOf(&c)
 }
 
 // collectives is how many operations have a place in the order of collectives.
@@ -310,6 +340,9 @@ func (c *commHandle) run(
 	}
 	for i := range operations {
 		operations[i].Schedule, operations[i].Programs = s.schedule, s.programs
+		if s.feed != nil {
+			operations[i].Feed = s.feed
+		}
 	}
 	w, err := c.comm.Start(s.CallOptions, operations...)
 	if err != nil {

@@ -95,6 +95,10 @@ func TestShareWaitsForAll(t *testing.T) {
 
 func collectives(t *testing.T, w *world, size, n int, inPlace bool) {
 	t.Helper()
+	run := run
+	if w.run != nil {
+		run = w.run
+	}
 	sum := func(blk int) func(int) int32 {
 		return func(i int) int32 {
 			var s int32

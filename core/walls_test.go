@@ -33,7 +33,7 @@ var packages = []packageRule{
 		"internal/errtext", false},
 	{"agreement", "completion roster membership meeting fault address transport internal/printable",
 		false},
-	{"suspended", "completion work memory call fault plan", false},
+	{"suspended", "completion work memory call exec fault plan", false},
 	{"config", "tune program/formats program fault plan address transport bootstrap " +
 		"bootstrap/etcd logs internal/interfaces internal/printable", false},
 	{"endpoint", "roster exec address transport logs", false},

@@ -39,8 +39,9 @@ type world struct {
 	t        testing.TB
 	runtimes []*Runtime
 	comms    []*Comm
-	alloc    func(rank, n int) []int32 // buffers of collectives(); nil: ordinary memory
-	beside   sync.WaitGroup            // what happens to ranks meanwhile, and before the world ends
+	alloc    func(rank, n int) []int32    // buffers of collectives(); nil: ordinary memory
+	run      func(*Comm, Operation) error // of collectives(); nil: run
+	beside   sync.WaitGroup               // what happens to ranks meanwhile, and before the world ends
 }
 
 func newWorld(t testing.TB, transport string, size int, timeout time.Duration) *world {

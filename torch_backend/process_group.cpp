@@ -164,7 +164,8 @@ goccl_call ProcessGroupGoccl::callOptions(const Operation& operation, Start* sta
           operation.schedule,
           &start->sequence,
           &start->contributors,
-          operation.equalBlocks ? 1 : 0};
+          operation.equalBlocks ? 1 : 0,
+          nullptr};
 }
 
 std::shared_ptr<void> ProcessGroupGoccl::extend(milliseconds& timeout) const {

@@ -2344,6 +2344,7 @@ int main(int argc, char **argv) {
                {"works", test_works},
                {"told", test_told},
                {"dropped", test_dropped},
+               {"feeds", test_feeds},
                {"refused", test_refused},
                {"renew", test_renew},
                {"elastic", test_elastic},

@@ -54,6 +54,9 @@ void test_channels_later(void);
 void test_channels_refused(void);
 void test_channels_forked(void);
 
+/* Of feed.c: */
+void test_feeds(void);
+
 /* Of proxies.c: */
 void test_proxies(void);
 void test_proxies_refused(void);

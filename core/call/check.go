@@ -53,6 +53,9 @@ func (o *Operation) checkScalars(size int) error {
 	if o.Collective.Rooted() && !exists {
 		return o.bad("root is %d, allowed are 0 to %d", o.Root, size-1)
 	}
+	if o.Feed != nil && o.PointToPoint() {
+		return o.bad("a feed is given: allowed are those of collectives, and none here")
+	}
 	if o.PointToPoint() {
 		if !exists && !(o.Collective == plan.Recv && o.Root == AnySource) {
 			return o.bad("peer is %d, allowed are 0 to %d", o.Root, size-1)

@@ -56,6 +56,15 @@ type Operation struct {
 	// Program runs the operation, which of Custom must have one; nil: as the group chooses.
 	Program  *program.Checked
 	Programs Programs
+	Feed     *Feed // how blocks come and go while the operation runs; nil: they are there
+}
+
+// Feed is how the inputs of an operation come, and its outputs go, while it runs. It has functions
+// in C, nil ones too: see goccl_feed.
+type Feed struct {
+	Context     unsafe.Pointer
+	Need, Final unsafe.Pointer
+	Kept        unsafe.Pointer // of an exec.Kept; nil: no input is kept
 }
 
 // Programs says whether a program runs an operation that the group has registered.

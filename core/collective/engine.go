@@ -60,12 +60,19 @@ type Outcome struct {
 	// Of one that is Blocked:
 	Since       time.Duration // when it last got on, on exec's clock
 	Interrupted bool          // a signal has come to the thread
+	Input       *Input        // it waits for this one of the caller's; nil: for a peer
 
 	// Of one that has Failed, one of these:
 	Err         *fault.Error // on this rank
 	Unreachable error        // a message could not be carried to Peer
 	Run         exec.Status  // the run has ended so, because of Peer
 	Peer        int
+}
+
+// Input is what a feed has not brought yet.
+type Input struct {
+	Block      int
+	From, Upto int64 // bytes of the block
 }
 
 // Config says what an engine works with.
@@ -172,6 +179,9 @@ func (e *Engine) begin(p *work.Part) *fault.Error {
 	if op.Collective == plan.Broadcast {
 		b.In = op.Out
 	}
+	if op.Feed != nil {
+		b.Feed = new(exec.Feed(*op.Feed))
+	}
 	if op.Reduces() {
 		k, err := kernel.Of(op.DType, op.Op)
 		if err != nil {
@@ -190,7 +200,7 @@ func (e *Engine) begin(p *work.Part) *fault.Error {
 	if p.Plan == nil {
 		e.layOut(p)
 		e.segments, e.algorithm = e.laid.segments, e.laid.algorithm()
-		if e.shareable(op) {
+		if op.Feed == nil && e.shareable(op) { // else all ranks run the other plan, as this one does
 			e.current = e.direct(op)
 		}
 	}
@@ -243,6 +253,11 @@ func (e *Engine) drive(w *work.Work, p *work.Part, until time.Duration) Outcome 
 			return Outcome{Status: Done}
 		case exec.Blocked:
 			return e.blocked(exec.Now() < until)
+		case exec.WaitsForInput:
+			o := e.blocked(exec.Now() < until)
+			o.Input = new(Input)
+			o.Input.Block, o.Input.From, o.Input.Upto = e.run.Unfed()
+			return o
 		case exec.Rest:
 			if e.Wire != nil {
 				e.Wire.Leave(e.run)
@@ -305,7 +320,8 @@ const fastPathMax = 1 << 20
 func (e *Engine) publish(p *work.Part) {
 	op := p.Operation
 	// Calls by the fast path name no schedule.
-	if p.Begun != nil || p.Plan != nil || op.Program != nil || op.PartOf != 0 || op.Schedule != 0 ||
+	if p.Begun != nil || p.Plan != nil || op.Program != nil || op.Feed != nil ||
+		op.PartOf != 0 || op.Schedule != 0 ||
 		!e.Shape.AllMemory || e.Window.Layout.Ranks > exec.FastPathBlocks || op.Op == reduce.PreMulSum ||
 		e.Recovers && (op.Collective == plan.Reduce || op.Collective == plan.Broadcast) ||
 		op.Collective == plan.AllReduce && len(op.InCounts) != 1 || op.Largest() > fastPathMax {

@@ -26,15 +26,15 @@ type layout struct {
 	schedule   plan.Schedule
 	in, out    []uint64
 	segments   []tune.Segment
-	apart      bool           // inputs and outputs share no memory
-	compiled   *exec.Compiled // of the only segment, once it is known
-	direct     *exec.Compiled // nil: there is none, if that has been looked for
-	looked     bool
+	sides
+	compiled *exec.Compiled // of the only segment, once it is known
+	direct   *exec.Compiled // nil: there is none, if that has been looked for
+	looked   bool
 }
 
-func (l *layout) fits(p *work.Part, apart bool) bool {
+func (l *layout) fits(p *work.Part, s sides) bool {
 	o := p.Operation
-	return l.segments != nil && l.apart == apart && l.program.Same(p.Program) &&
+	return l.segments != nil && l.sides == s && l.program.Same(p.Program) &&
 		l.collective == o.Collective &&
 		l.root == o.Root && l.dtype == o.DType && l.op == o.Op &&
 		l.schedule == o.Schedule && slices.Equal(l.in, o.InCounts) && slices.Equal(l.out, o.OutCounts)
@@ -53,7 +53,7 @@ func (e *Engine) compile(s *tune.Segment) (*exec.Compiled, error) {
 	if e.laid.compiled != nil {
 		return e.laid.compiled, nil
 	}
-	compiled, err := e.plans.get(s.Params, e.laid.program, e.laid.apart)
+	compiled, err := e.plans.get(s.Params, e.laid.program, e.laid.sides)
 	if err == nil && len(e.laid.segments) == 1 {
 		e.laid.compiled = compiled
 	}
@@ -63,13 +63,13 @@ func (e *Engine) compile(s *tune.Segment) (*exec.Compiled, error) {
 // layOut makes the layout that of a collective.
 func (e *Engine) layOut(p *work.Part) {
 	op := p.Operation
-	apart := !e.Shape.AllMemory && op.Disjoint()
-	if !e.laid.fits(p, apart) {
+	s := sides{apart: !e.Shape.AllMemory && op.Disjoint(), fed: op.Feed != nil}
+	if !e.laid.fits(p, s) {
 		var by *program.Checked
 		if p.Program != nil {
 			by = p.Program.Checked
 		}
-		e.laid = layout{program: p.Program, apart: apart, collective: op.Collective, root: op.Root,
+		e.laid = layout{program: p.Program, sides: s, collective: op.Collective, root: op.Root,
 			dtype: op.DType, op: op.Op, schedule: op.Schedule, in: slices.Clone(op.InCounts),
 			out: slices.Clone(op.OutCounts), segments: e.Shape.Segments(op, by)}
 	}
@@ -90,7 +90,7 @@ func (e *Engine) direct(op *call.Operation) *exec.Compiled {
 		l.looked = true
 		return nil
 	}
-	compiled, err := e.plans.get(p, nil, false)
+	compiled, err := e.plans.get(p, nil, sides{})
 	if err != nil {
 		return nil // the other plan's error is told
 	}
@@ -127,7 +127,7 @@ type planKey struct {
 	algorithm  plan.Algorithm
 	radices    string // in words; "": there are none
 	schedule   plan.Schedule
-	apart      bool // inputs and outputs share no memory
+	sides
 	inPlace    bool // of a direct plan
 	root       int
 	elemSize   int64
@@ -135,6 +135,12 @@ type planKey struct {
 	chunk      int64 // it, and what is not sliced, depend on the whole operation
 	oneShotMax int64
 	in, out    lengths
+}
+
+// sides is what plans know of inputs and outputs beside their lengths.
+type sides struct {
+	apart bool // they share no memory
+	fed   bool // they come and go while the plan runs
 }
 
 // lengths stands for the lengths of blocks.
@@ -181,11 +187,11 @@ type keptPlan struct {
 	got     uint64  // the number of the last get of it
 }
 
-// get returns a plan, by a program or by package plan, for inputs and outputs that are apart or may
-// not be. It stays until others have been got: see leastPlans.
-func (c *planCache) get(p plan.Params, by *tune.Registered, apart bool) (*exec.Compiled, error) {
+// get returns a plan, by a program or by package plan, for such inputs and outputs. It stays until
+// others have been got: see leastPlans.
+func (c *planCache) get(p plan.Params, by *tune.Registered, s sides) (*exec.Compiled, error) {
 	key := planKey{collective: p.Collective, algorithm: p.Algorithm, schedule: p.Schedule,
-		apart: apart, inPlace: p.InPlaceOfDirect, root: p.Root, elemSize: p.ElemSize,
+		sides: s, inPlace: p.InPlaceOfDirect, root: p.Root, elemSize: p.ElemSize,
 		partial: p.PartialSize, chunk: p.Chunk, oneShotMax: p.OneShotMax,
 		in: lengthsOf(p.InBytes), out: lengthsOf(p.OutBytes)}
 	if by != nil {
@@ -206,7 +212,10 @@ func (c *planCache) get(p plan.Params, by *tune.Registered, apart bool) (*exec.C
 	if err != nil {
 		return nil, err
 	}
-	compiled, err := exec.Compile(built, !p.Memory, apart)
+	if s.fed {
+		built = built.Feed(&p, s.apart, plan.FeedGrain)
+	}
+	compiled, err := exec.Compile(built, !p.Memory, s.apart)
 	if err != nil {
 		return nil, fault.Errorf(fault.ErrSystem, "%v", err)
 	}

@@ -19,7 +19,7 @@ func allGather(ranks int, bytes, more int64) plan.Params {
 
 func get(t *testing.T, c *planCache, p plan.Params) *exec.Compiled {
 	t.Helper()
-	compiled, err := c.get(p, nil, false)
+	compiled, err := c.get(p, nil, sides{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func BenchmarkGet(b *testing.B) {
 				c := planCache{freeing: func(*exec.Compiled) {}}
 				defer c.free()
 				for b.Loop() {
-					if _, err := c.get(allGather(ranks, 64, more), nil, false); err != nil {
+					if _, err := c.get(allGather(ranks, 64, more), nil, sides{}); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -120,7 +120,12 @@ func (e *Epoch) mismatchError(
 // announce tells the peers what this rank waits in. Peers that do something else at the same place
 // in the order find the mismatch.
 func (e *Epoch) announce(m plan.Message) {
-	e.group.Broadcast(transport.Header{Type: frameAnnounce, Seq: m.Sequence}, order.Encode(m))
+	e.mu.Lock()
+	group := e.group
+	e.mu.Unlock()
+	if group != nil { // else it waits for an input, and peers do not know it yet
+		group.Broadcast(transport.Header{Type: frameAnnounce, Seq: m.Sequence}, order.Encode(m))
+	}
 }
 
 // onAnnounce takes a peer's announcement: of what it waits in, or of what it was refused.

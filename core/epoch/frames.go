@@ -21,8 +21,9 @@ const (
 	frameFail = transport.ControlBase + iota // Flags: kind of error; payload: the error
 	// payload: what the sender waits in, or was refused and why
 	frameAnnounce
-	frameAsk      // what do you do?
-	frameStatus   // payload: what the sender started last
+	frameAsk // what do you do?
+	// payload: what the sender started last; Arg[0]: which collective waits for its input there, or 0
+	frameStatus
 	frameCheckIn  // Seq: of a monitored barrier
 	frameCheckOut // the same; payload: the error, or nothing
 	frameAgree    // payload: a membership.Message
@@ -181,7 +182,7 @@ func (e handler) Control(src int, h transport.Header, payload []byte) {
 			e.violation(src, err)
 		}
 	case frameStatus:
-		if err := e.inquiry.onStatus(src, payload); err != nil {
+		if err := e.inquiry.onStatus(src, h.Arg[0], payload); err != nil {
 			e.violation(src, err)
 		}
 	case frameAsk:

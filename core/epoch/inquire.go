@@ -19,8 +19,14 @@ import (
 // inquiry has the peers' answers to the question how far they have come.
 type inquiry struct {
 	mu      sync.Mutex
-	answers map[int]plan.Message // nil: nobody has asked
-	changed chan struct{}        // a new answer
+	answers map[int]answer // nil: nobody has asked
+	changed chan struct{}  // a new answer
+}
+
+// answer is how far a peer has come.
+type answer struct {
+	last  uint64 // the collective that it has started last
+	unfed uint64 // the one whose input is not there yet; 0: there is none
 }
 
 // A rank that timed out asks its peers what they are doing. It waits for answers until none has
@@ -34,9 +40,13 @@ const (
 // timeoutError asks the peers how far they have come, and returns an error that names the ranks
 // that did not arrive.
 func (e *Epoch) timeoutError(w *work.Work, m plan.Message) *fault.Error {
-	missing, behind := e.ask(m.Sequence)
 	head := fmt.Sprintf("%s: timeout after %v on %s", e.runner.title(m, true), w.Timeout(),
 		e.Members.Names(e.Rank))
+	if in := e.runner.input; in != nil {
+		return e.Members.Errorf(fault.ErrTimeout, "%s: its input is not there yet: bytes %d to %d of "+
+			"block %d", head, in.From, in.Upto, in.Block).During(m.Name(), m.Sequence).Blaming(e.Rank)
+	}
+	missing, behind := e.ask(m.Sequence)
 	var parts []string
 	if len(missing) > 0 {
 		parts = append(parts, fmt.Sprintf("%s did not answer (stopped, or stuck outside of the "+
@@ -44,8 +54,11 @@ func (e *Epoch) timeoutError(w *work.Work, m plan.Message) *fault.Error {
 	}
 	for _, r := range behind {
 		what := "has not started a collective yet"
-		if r.sequence > 0 {
-			what = fmt.Sprintf("is still at #%d", r.sequence)
+		switch {
+		case r.unfed > 0:
+			what = fmt.Sprintf("waits for its input of #%d, which is not there yet", r.unfed)
+		case r.last > 0:
+			what = fmt.Sprintf("is still at #%d", r.last)
 		}
 		parts = append(parts, e.Members.Names(r.rank)+" "+what)
 	}
@@ -65,8 +78,8 @@ func (e *Epoch) timeoutError(w *work.Work, m plan.Message) *fault.Error {
 
 // laggard is a rank that has not come as far as it was asked for.
 type laggard struct {
-	rank     int
-	sequence uint64
+	rank int
+	answer
 }
 
 // ask finds out who has not started the collective of the given number, and who does not answer.
@@ -108,7 +121,7 @@ func (e *Epoch) askThese(ctx context.Context, peers []int, sequence uint64) (mis
 	ctx, cancel := context.WithTimeout(ctx, askMost)
 	q := &e.inquiry
 	q.mu.Lock()
-	q.answers = map[int]plan.Message{}
+	q.answers = map[int]answer{}
 	q.mu.Unlock()
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -135,10 +148,10 @@ func (e *Epoch) askThese(ctx context.Context, peers []int, sequence uint64) (mis
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, peer := range peers {
-		if m, ok := q.answers[peer]; !ok {
+		if a, ok := q.answers[peer]; !ok {
 			missing = append(missing, peer)
-		} else if m.Sequence < sequence {
-			behind = append(behind, laggard{peer, m.Sequence})
+		} else if a.last < sequence || a.unfed > 0 && a.unfed <= sequence {
+			behind = append(behind, laggard{peer, a})
 		}
 	}
 	return missing, behind
@@ -155,14 +168,14 @@ func (q *inquiry) answered(peers []int) bool {
 }
 
 // onStatus takes a peer's answer.
-func (q *inquiry) onStatus(peer int, payload []byte) error {
+func (q *inquiry) onStatus(peer int, unfed uint64, payload []byte) error {
 	m, err := order.Decode(payload)
 	if err != nil {
 		return fmt.Errorf("%w: %w", exec.ErrProtocol, err)
 	}
 	q.mu.Lock()
 	if q.answers != nil {
-		q.answers[peer] = m
+		q.answers[peer] = answer{m.Sequence, unfed}
 	}
 	q.mu.Unlock()
 	notify(q.changed)
@@ -175,5 +188,6 @@ func (e *Epoch) answer(peer int) {
 	e.lockOrder()
 	m := e.fast.At(e.fast.Sequence())
 	e.unlockOrder()
-	e.group.Notify(peer, transport.Header{Type: frameStatus}, order.Encode(m))
+	h := transport.Header{Type: frameStatus, Arg: [2]uint64{e.unfed.Load()}}
+	e.group.Notify(peer, h, order.Encode(m))
 }

@@ -1,6 +1,7 @@
 package epoch
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -19,9 +20,10 @@ import (
 type runner struct {
 	e           *Epoch
 	engine      *collective.Engine
-	part        int           // of the head
-	announced   time.Duration // the wait that peers have been told of: since when
-	interrupted bool          // the last run was left because of a signal
+	part        int               // of the head
+	announced   time.Duration     // the wait that peers have been told of: since when
+	input       *collective.Input // that the head waits for; nil: it waits for none
+	interrupted bool              // the last run was left because of a signal
 }
 
 // announceAfter is how long a rank waits before it tells its peers what it waits in, so that
@@ -107,11 +109,17 @@ func (r *runner) advance(
 	for {
 		o := r.engine.Advance(w, p, min(until, w.Deadline(), exec.Now()+work.Slice))
 		now := exec.Now()
+		r.input = o.Input
+		if o.Input != nil {
+			e.unfed.Store(p.Message.Sequence)
+		} else if e.unfed.Load() != 0 {
+			e.unfed.Store(0)
+		}
 		switch {
 		case o.Status == collective.Done:
 			return true, nil
 		case o.Status == collective.Failed:
-			return true, e.FailWith(r.failure(p.Message, &o))
+			return true, e.FailWith(r.failure(p, &o))
 		case now >= w.Deadline():
 			return true, e.FailWith(e.timeoutError(w, p.Message))
 		}
@@ -127,14 +135,20 @@ func (r *runner) advance(
 }
 
 // failure returns why a collective has failed.
-func (r *runner) failure(m plan.Message, o *collective.Outcome) *fault.Error {
+func (r *runner) failure(p *work.Part, o *collective.Outcome) *fault.Error {
+	m, e := p.Message, r.e
 	switch {
 	case o.Err != nil:
 		return o.Err
 	case o.Unreachable != nil:
-		return r.e.peerError(o.Peer, o.Unreachable)
+		return e.peerError(o.Peer, o.Unreachable)
+	case o.Run == exec.InputFailed:
+		return e.Members.Errorf(fault.ErrSystem, "%s: an input of %s does not come: %s",
+			r.title(m, true), e.Members.Names(e.Rank),
+			cmp.Or(r.engine.Run().FeedError(), "no reason is given")).
+			During(m.Name(), m.Sequence).Blaming(e.Rank)
 	}
-	return r.e.runError(r.engine.Run(), m, o.Run)
+	return e.runError(r.engine.Run(), m, o.Run)
 }
 
 // algorithm returns the algorithm of a collective that has begun. A monitored barrier has none.

@@ -129,7 +129,9 @@ func (e *Epoch) prepare(o Options, operations []call.Operation) (*work.Work, err
 		w.Add(work.Part{Operation: barrier, Message: e.message(barrier)})
 	}
 	if suspends {
-		e.config.Suspended.Guard(w, e.ofWorks(), operations)
+		if err := e.config.Suspended.Guard(w, e.ofWorks(), operations); err != nil {
+			return nil, fault.From(err, fault.ErrSystem, "%s", call.Name(operations))
+		}
 	}
 	if source := e.p2p.Source(operations); source != nil {
 		w.UseSource(source)

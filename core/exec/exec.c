@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../reduce/kernel/copy.h"
@@ -31,7 +32,9 @@ enum {
   OP_ACCESS,
   OP_OFFER,
   OP_GET,
-  OP_SHARE
+  OP_SHARE,
+  OP_NEED,
+  OP_FINAL
 };
 
 static inline void release(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
@@ -679,6 +682,87 @@ static int hear(goccl_lane *lane, goccl_run_state *run) {
   return GOCCL_RUN_DONE;
 }
 
+/* Naps between two looks for an input, which rings no bell: each is twice as long as the last. */
+enum { FEED_SPIN = 20000, FEED_NAP = 20000, FEED_NAP_MOST = 200000 };
+
+/* Waits until the input of a step is there. A stop rings the bell. */
+static int await_input(goccl_lane *lane, goccl_run_state *run, const goccl_step *step,
+                       const goccl_ref *input, uint64_t until) {
+  const goccl_run_feed *feed = &run->feed;
+  uint64_t from = (uint64_t)(run->offset + input->offset), upto = from + (uint64_t)step->bytes;
+  uint64_t began = 0, nap = FEED_NAP;
+  int result = GOCCL_RUN_UNFED, counted = 0;
+  post(lane, run); /* what peers put meanwhile goes where it belongs */
+  for (;;) {
+    uint32_t value = __atomic_load_n(&lane->bell->value, __ATOMIC_SEQ_CST);
+    int r = leaves(lane, run);
+    if (r) {
+      result = r;
+      break;
+    }
+    run->feed_error[0] = 0;
+    int there = 1;
+    if (feed->need != NULL)
+      there =
+          feed->need(feed->context, input->block, from, upto, run->feed_error, GOCCL_FEED_ERROR);
+    if (there != 0) {
+      run->feed_error[GOCCL_FEED_ERROR - 1] = 0;
+      result = there > 0 ? GOCCL_RUN_DONE : GOCCL_RUN_FEED_FAILED;
+      break;
+    }
+    if (until <= GOCCL_YIELD) break;
+    uint64_t t = now();
+    if (t >= until) break;
+    if (began == 0) began = t;
+    if (t - began < FEED_SPIN) {
+      cpu_pause();
+      continue;
+    }
+    if (run->reading) {
+      result = GOCCL_RUN_REST;
+      break;
+    }
+    if (!counted) {
+      counted = 1;
+      __atomic_fetch_add(&lane->bell->sleepers, 1, __ATOMIC_SEQ_CST);
+      continue; /* a stop may have come before it was counted */
+    }
+    tell_cpu(lane->bell, 0);
+    if (futex_wait(&lane->bell->value, value, nap < until - t ? nap : until - t) != 0 &&
+        errno == EINTR)
+      break;
+    nap = nap < FEED_NAP_MOST / 2 ? 2 * nap : FEED_NAP_MOST;
+  }
+  if (counted) __atomic_fetch_sub(&lane->bell->sleepers, 1, __ATOMIC_SEQ_CST);
+  return result;
+}
+
+/* Keeps what has come of an input that is to be overwritten. */
+static int keep(goccl_run_state *run, const goccl_step *step, const goccl_ref *input) {
+  goccl_kept *kept = run->feed.kept;
+  if (kept == NULL || kept->images[input->block] == NULL) return GOCCL_RUN_DONE;
+  if (kept->n_parts == kept->most_parts) {
+    size_t most = kept->most_parts > 0 ? 2 * kept->most_parts : 16;
+    struct goccl_kept_part *parts = realloc(kept->parts, most * sizeof *parts);
+    if (parts == NULL) {
+      strcpy(run->feed_error, "there is no memory to keep it in");
+      return GOCCL_RUN_FEED_FAILED;
+    }
+    kept->parts = parts, kept->most_parts = most;
+  }
+  uint64_t from = (uint64_t)(run->offset + input->offset), upto = from + (uint64_t)step->bytes;
+  memcpy(kept->images[input->block] + from, run->in[input->block] + from, (size_t)(upto - from));
+  kept->parts[kept->n_parts++] = (struct goccl_kept_part){input->block, from, upto};
+  return GOCCL_RUN_DONE;
+}
+
+void goccl_restore(const goccl_kept *kept, uint8_t *const *in) {
+  for (size_t i = 0; i < kept->n_parts; i++) {
+    const struct goccl_kept_part *p = &kept->parts[i];
+    memcpy(in[p->block] + p->from, kept->images[p->block] + p->from, (size_t)(p->upto - p->from));
+  }
+}
+
 enum {
   FETCH_MAX = 2 << 10
 }; /* a longer one gains nothing by it, or loses: the CPU has foresight of its own */
@@ -868,6 +952,19 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
             return GOCCL_RUN_VIOLATION;
           (in ? run->peer_in : run->peer_out)[step->peer] = c->arena.base + place - 1;
         }
+        break;
+      }
+      case OP_NEED: {
+        int r = await_input(lane, run, step, source, until);
+        if (r != GOCCL_RUN_DONE) return r;
+        r = keep(run, step, source);
+        if (r != GOCCL_RUN_DONE) return r;
+        break;
+      }
+      case OP_FINAL: {
+        uint64_t from = (uint64_t)(run->offset + step->dst.offset);
+        if (run->feed.final != NULL)
+          run->feed.final(run->feed.context, step->dst.block, from, from + (uint64_t)step->bytes);
         break;
       }
       case OP_RECLAIM: {

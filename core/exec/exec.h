@@ -276,6 +276,31 @@ typedef struct {
   uint32_t algorithm; /* plan.Algorithm */
 } goccl_plan;
 
+/* Copies of inputs that are to be overwritten, for a run that begins anew. */
+typedef struct {
+  uint8_t **images; /* by block; NULL: it is not kept */
+  struct goccl_kept_part {
+    int32_t block;
+    uint64_t from, upto;
+  } *parts; /* what has been copied */
+  size_t blocks, n_parts, most_parts;
+} goccl_kept;
+
+/* Copies all parts back. */
+void goccl_restore(const goccl_kept *kept, uint8_t *const *in);
+
+/* How the inputs of an operation come, and its outputs go, while its plan runs: as goccl_feed. Each
+ * function may be NULL. */
+typedef struct {
+  void *context;
+  int (*need)(void *context, int block, uint64_t from, uint64_t upto, char *error,
+              size_t error_size);
+  void (*final)(void *context, int block, uint64_t from, uint64_t upto);
+  goccl_kept *kept; /* NULL: no input is kept */
+} goccl_run_feed;
+
+enum { GOCCL_FEED_ERROR = 512 };
+
 /* Which copies to outputs go past the caches. */
 enum { GOCCL_STREAM_NONE, GOCCL_STREAM_OWN /* of the rank's own inputs */, GOCCL_STREAM_ALL };
 
@@ -308,6 +333,8 @@ typedef struct {
                    going on */
   goccl_message seen; /* the peer's message that did not match */
   int error;          /* errno of reading the peer's memory */
+  goccl_run_feed feed;
+  char feed_error[GOCCL_FEED_ERROR]; /* why an input does not come */
 } goccl_run_state;
 
 enum {
@@ -323,10 +350,12 @@ enum {
   GOCCL_RUN_STOPPED,
   GOCCL_RUN_GONE,
   GOCCL_RUN_MISMATCH,
-  GOCCL_RUN_INDIRECT,  /* some rank's blocks cannot be exposed: all run the plan that needs no such
-                          thing */
-  GOCCL_RUN_VIOLATION, /* the peer exposes what it does not have, or has sent less than it says */
-  GOCCL_RUN_UNREADABLE /* the memory that the peer offers cannot be read */
+  GOCCL_RUN_INDIRECT,   /* some rank's blocks cannot be exposed: all run the plan that needs no such
+                           thing */
+  GOCCL_RUN_VIOLATION,  /* the peer exposes what it does not have, or has sent less than it says */
+  GOCCL_RUN_UNREADABLE, /* the memory that the peer offers cannot be read */
+  GOCCL_RUN_UNFED,      /* as BLOCKED: an input is not there yet */
+  GOCCL_RUN_FEED_FAILED /* an input does not come: feed_error */
 };
 
 _Static_assert(offsetof(goccl_run_state, digest) ==

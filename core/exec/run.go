@@ -187,6 +187,9 @@ const (
 	Violation Status = C.GOCCL_RUN_VIOLATION
 	// What Peer offers cannot be read: GetError.
 	Unreadable Status = C.GOCCL_RUN_UNREADABLE
+	// As Blocked: an input is not there yet, see Unfed.
+	WaitsForInput Status = C.GOCCL_RUN_UNFED
+	InputFailed   Status = C.GOCCL_RUN_FEED_FAILED // an input does not come: FeedError
 )
 
 // Run is the state of one plan's run on a lane. It can be left and taken up again, by another
@@ -232,6 +235,7 @@ type Binding struct {
 	Factor  [2]float64       // as they read it
 	Message plan.Message
 	Streams plan.Streams
+	Feed    *Feed // of plans that have one
 }
 
 // Bind readies the run for the plans of an operation.
@@ -258,6 +262,7 @@ func (r *Run) Bind(b Binding) error {
 	r.c.factor = [2]C.double{C.double(b.Factor[0]), C.double(b.Factor[1])}
 	r.c.message, r.c.fixed = toC(b.Message), 0
 	r.c.streams = streams[b.Streams]
+	r.feed(b.Feed)
 	return nil
 }
 

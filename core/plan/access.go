@@ -179,8 +179,11 @@ func (v *verifier) offer(s *rankState, step *Step) error {
 		return errors.New("offers what cannot be got")
 	}
 	m, err := v.locate(s, step.Src[0], 0)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case len(m.late) > 0:
+		return errors.New("offers an input that is yet to come")
 	}
 	v.send(s, step.Peer, step, nil).offer = &offer{m, step.Src[0].Off}
 	g := v.out(s.rank, step.Peer)
@@ -210,11 +213,10 @@ func (v *verifier) get(s *rankState, step *Step) error {
 	if v.segs, err = from.read(off, step.Bytes, v.segs[:0]); err != nil {
 		return err
 	}
-	dst.write(step.Dst.Off, step.Bytes, v.segs)
 	if err := v.touch(s, from.region, off, step.Bytes, false); err != nil {
 		return err
 	}
-	return v.touch(s, dst, step.Dst.Off, step.Bytes, true)
+	return v.write(s, dst, step.Dst.Off, step.Bytes, v.segs)
 }
 
 // touch refuses what does depend on time: a place that two ranks use, and one of them writes.

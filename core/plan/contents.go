@@ -23,8 +23,7 @@ func (v *verifier) copy(s *rankState, step *Step) error {
 	if dst == src && step.Dst.Off == step.Src[0].Off {
 		return nil
 	}
-	dst.write(step.Dst.Off, step.Bytes, v.segs)
-	return v.touch(s, dst, step.Dst.Off, step.Bytes, true)
+	return v.write(s, dst, step.Dst.Off, step.Bytes, v.segs)
 }
 
 func (v *verifier) combine(s *rankState, step *Step) error {
@@ -56,8 +55,7 @@ func (v *verifier) combine(s *rankState, step *Step) error {
 	}
 	result.off = result.off / from * to
 	for i, dst := range destinations {
-		dst.write(places[i].Off, bytes, []segment{{0, bytes, result}})
-		if err := v.touch(s, dst, places[i].Off, bytes, true); err != nil {
+		if err := v.write(s, dst, places[i].Off, bytes, []segment{{0, bytes, result}}); err != nil {
 			return err
 		}
 	}

@@ -18,6 +18,7 @@ type executor struct {
 	exposed map[[2]int]*Step   // by owner and user
 	offered map[[3]int][]value // by owner, user and message
 	heard   []map[int]bool     // by rank: of whom it has heard
+	came    [][][]bool         // by rank, input block and byte, whether it is there; nil: no feeds
 	fault   string             // what went wrong
 	next    []int
 }
@@ -74,6 +75,7 @@ func (e *executor) run(peaks []Peaks) string {
 	for moved := true; moved; {
 		moved = false
 		for _, r := range e.rnd.Perm(len(e.plans)) {
+			e.early(r)
 			for range 1 + e.rnd.IntN(most) {
 				if e.next[r] == len(e.plans[r].Steps) || !e.do(r, &e.plans[r].Steps[e.next[r]]) {
 					break
@@ -166,6 +168,14 @@ func (e *executor) do(r int, s *Step) bool {
 		copy(e.place(r, s.Dst, s.Bytes), e.place(r, s.Src[0], s.Bytes))
 	case Combine:
 		e.combine(r, s)
+	case Need:
+		e.come(r, s.Src[0].Block, s.Src[0].Off, s.Src[0].Off+s.Bytes)
+	case Final:
+		for k, got := range e.place(r, s.Dst, s.Bytes) {
+			if got != expected(&e.params[r], int(s.Dst.Block)).plus(s.Dst.Off+int64(k)) {
+				e.fault = fmt.Sprintf("byte %d of output %d is not final", k, s.Dst.Block)
+			}
+		}
 	}
 	return true
 }

@@ -120,7 +120,9 @@ func (m *machine[T]) countPuts() {
 }
 
 // hasPeer tells whether a step of this kind names a peer.
-func (o Op) hasPeer() bool { return o != Copy && o != Combine && o != PutToAll }
+func (o Op) hasPeer() bool {
+	return o != Copy && o != Combine && o != PutToAll && o != Need && o != Final
+}
 
 func (m *machine[T]) isPeer(r int, peer int32) bool {
 	return peer >= 0 && int(peer) < len(m.ranks) && int(peer) != r
@@ -246,7 +248,7 @@ func (m *machine[T]) waitsFor(r int, s *Step) (peer int, err error) {
 		blocked = s.Src[0].Block >= g.released
 	case Access:
 		blocked = !m.in(r, s.Peer).exposed
-	case Expose, Get, Copy, Combine:
+	case Expose, Get, Copy, Combine, Need, Final:
 	default:
 		return nobody, errors.New("there is no such step")
 	}

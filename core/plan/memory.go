@@ -64,6 +64,9 @@ type region struct {
 	segs  []segment
 	first [1]segment // the memory of segs, until they are more
 	block bool       // it is an input or an output
+	fed   bool       // it is an output of a feed
+	open  []extent   // of that, what is not final
+	late  []extent   // of an input of a feed, what is yet to come
 	mark  int32      // the greater, the later it was marked as a Combine's destination
 }
 

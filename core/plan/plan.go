@@ -176,6 +176,8 @@ const (
 	Offer              // Src[0] to Peer, as one message of OfferBytes bytes
 	Get                // from what Peer offers by the message Src[0], from Src[0].Off on, to Dst
 	PutToAll           // Src[0] to every peer, as one message each, written once
+	Need               // until Src[0], of an input, is there
+	Final              // of Dst, of an output: nothing writes there any more
 )
 
 // Stage is what a Combine makes of what. The values are those of reduce.Stage.
@@ -196,7 +198,7 @@ type Step struct {
 	Op        Op
 	Multicast bool  // of a Wait: the message is a PutToAll's
 	Stage     Stage // of a Combine
-	Peer      int32 // of all but Copy, Combine and PutToAll
+	Peer      int32 // of all but Copy, Combine, PutToAll, Need and Final
 	Bytes     int64 // of a Combine: of each source
 	// Total is what this direction of this pair carries in the whole operation, in bytes, where
 	// only the two ranks know it (alltoall with splits); else 0. It travels with each message and is
@@ -215,6 +217,7 @@ type Plan struct {
 	// ScratchBytes is how much Scratch the steps use: at most Params.Chunk, or several times that
 	// where partial sums are longer than elements, or Params.Scratch.
 	ScratchBytes int64
+	Fed          bool // inputs come, and outputs are taken, while it runs: see [Plan.Feed]
 }
 
 // Params is all that a builder may know. It has more fields than others, as each says another thing

@@ -53,7 +53,7 @@ func (s *Step) uses(out Ref, bytes int64, apart bool) bool {
 		return same && r.Off < out.Off+bytes && out.Off < r.Off+s.Bytes
 	}
 	switch s.Op {
-	case Wait, Release, Reclaim:
+	case Wait, Release, Reclaim, Final:
 		return false
 	case Copy, Combine, Get:
 		if touches(s.Dst) {

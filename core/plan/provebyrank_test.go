@@ -191,7 +191,7 @@ func (p *proofByRank) begin(r int, plan *Plan, q *Params) error {
 	}
 	p.ranks[r] = progress{plan: plan, blocked: nobody, most: int32(q.Slots - 1), peers: peers,
 		pairs: pairs}
-	p.states[r] = newRankState(q, plan.ScratchBytes, p.inPlace)
+	p.states[r] = newRankState(q, plan, p.inPlace)
 	p.phase, p.waits = 0, false
 	p.sent, p.taken = map[int32][]promise{}, map[int32][]promise{}
 	return nil

@@ -7,7 +7,7 @@ import (
 
 var (
 	opNames = [...]string{"put", "wait", "release", "copy", "combine", "reclaim", "expose", "access",
-		"offer", "get", "multicast"}
+		"offer", "get", "multicast", "need", "final"}
 	stageNames = [...]string{"", " first", " middle", " last"}
 	spaceNames = [...]string{"none", "in", "out", "inbox", "scratch", "outbox", "peer in", "peer out"}
 )
@@ -65,6 +65,10 @@ func (s *Step) String() string {
 		return fmt.Sprintf("offer %v to %d", s.Src, s.Peer)
 	case Reclaim:
 		return fmt.Sprintf("reclaim %v", s.Src)
+	case Need:
+		return fmt.Sprintf("need %d bytes %v", s.Bytes, s.Src)
+	case Final:
+		return fmt.Sprintf("final %d bytes %v", s.Bytes, s.Dst)
 	case Combine:
 		text := fmt.Sprintf("%v%v %d bytes %v to %v", s.Op, s.Stage, s.Bytes, s.Src, s.Dst)
 		if len(s.Also) > 0 {

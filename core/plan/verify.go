@@ -108,7 +108,7 @@ func prove(plans []*Plan, params []Params, inPlace, ways bool) (*verifier, error
 		if err := checkPlan(p, &params[r], r, size); err != nil {
 			return nil, err
 		}
-		v.states[r] = newRankState(&params[r], p.ScratchBytes, inPlace)
+		v.states[r] = newRankState(&params[r], p, inPlace)
 		v.ways = v.ways || params[r].Long > 0 || params[r].window() > 0
 	}
 	v.machine = newMachine[link](given, func(rank int) int { return params[rank].Slots - 1 })
@@ -139,6 +139,9 @@ func checkPlan(p *Plan, q *Params, r, size int) error {
 		return fmt.Errorf("rank %d: %d bytes of scratch memory; it may have %d",
 			r, p.ScratchBytes, most)
 	}
+	if q.Algorithm == Direct && p.Fed {
+		return fmt.Errorf("rank %d: a direct plan has no feed", r)
+	}
 	if q.Algorithm == Direct {
 		if err := checkPhases(p, q); err != nil {
 			return fmt.Errorf("rank %d: %w", r, err)
@@ -148,24 +151,41 @@ func checkPlan(p *Plan, q *Params, r, size int) error {
 }
 
 // newRankState lays out the memory that a rank may use.
-func newRankState(q *Params, scratch int64, inPlace bool) rankState {
-	s := rankState{rank: q.Rank, params: q, scratch: &region{bytes: scratch}}
+func newRankState(q *Params, p *Plan, inPlace bool) rankState {
+	s := rankState{rank: q.Rank, params: q, scratch: &region{bytes: p.ScratchBytes}}
 	root := q.Rank == q.Root
-	if c := q.Collective; c != Broadcast && c != Barrier && c != Recv && (c != Scatter || root) {
-		s.in = newBlocks(q.InBytes)
-		for i, m := range s.in {
-			m.fill(q.Rank, i)
-		}
-	}
 	if c := q.Collective; c != Barrier && c != Send && (c != Reduce && c != Gather || root) {
 		s.out = newBlocks(q.OutBytes)
 	}
-	if q.Collective == Broadcast && root {
-		s.out[0].fill(q.Rank, 0)
+	given := s.out
+	if space, in := q.source(); space != Out {
+		s.in = newBlocks(in)
+		given = s.in
 	}
-	if !inPlace {
-		return s
+	for i, m := range given {
+		switch {
+		case !p.Fed:
+			m.fill(q.Rank, i)
+		case m.bytes > 0:
+			m.late = []extent{{0, m.bytes}}
+		}
 	}
+	if inPlace {
+		s.shareMemory()
+	}
+	if p.Fed && q.target() != nil {
+		for _, m := range s.out {
+			if m.fed = true; m.bytes > 0 {
+				m.open = []extent{{0, m.bytes}}
+			}
+		}
+	}
+	return s
+}
+
+// shareMemory has the outputs that may be inputs be so: see "In place".
+func (s *rankState) shareMemory() {
+	q, root := s.params, s.params.Rank == s.params.Root
 	switch c := q.Collective; {
 	case c == AllReduce, c == Reduce && root:
 		copy(s.out, s.in)
@@ -174,7 +194,6 @@ func newRankState(q *Params, scratch int64, inPlace bool) rankState {
 	case c == ReduceScatter, c == Scatter && root:
 		s.out[0] = s.in[q.Rank]
 	}
-	return s
 }
 
 // do proves a step that is about to be done.
@@ -208,6 +227,10 @@ func (v *verifier) do(r int, step *Step) error {
 		return v.get(s, step)
 	case Copy:
 		return v.copy(s, step)
+	case Need:
+		return v.need(s, step)
+	case Final:
+		return v.final(s, step)
 	default:
 		return v.combine(s, step)
 	}
@@ -423,7 +446,7 @@ func (v *verifier) checkEnd(r int) error {
 	if q == nil {
 		return nil
 	}
-	if err := v.checkOutputs(r); err != nil {
+	if err := errors.Join(v.checkOutputs(r), v.checkFinal(&v.states[r])); err != nil {
 		return err
 	}
 	if q.Collective == Send || q.Collective == Recv {

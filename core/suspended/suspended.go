@@ -35,6 +35,7 @@ import (
 
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/completion"
+	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/memory"
 	"github.com/goccl/goccl/core/plan"
@@ -132,6 +133,7 @@ type Work struct {
 	of         Epoch // that it was started in: its parts have numbers of it
 	operations []call.Operation
 	before     []image
+	kept       []*exec.Kept // likewise, by operation, of inputs that come by a feed; nil: none
 
 	// By operation, what the members of that epoch have decided. It stays where another member dies
 	// before the works are completed.
@@ -147,12 +149,16 @@ type image struct {
 }
 
 // Guard has a work suspended where a member dies. It copies the inputs that the work overwrites.
-func (s *Store) Guard(w *work.Work, of Epoch, operations []call.Operation) {
+func (s *Store) Guard(w *work.Work, of Epoch, operations []call.Operation) error {
 	h := &Work{Work: w, store: s, of: of, operations: operations}
 	for i := range operations {
-		h.save(i)
+		if err := h.save(i); err != nil {
+			h.Ended()
+			return err
+		}
 	}
 	w.UseSuspender(h)
+	return nil
 }
 
 // GuardBegun is Guard for a work of one operation that has begun. Before returns a number of bytes
@@ -181,25 +187,55 @@ func (h *Work) Suspend(cause *fault.Error) bool {
 
 // Ended implements work.Suspender: it gives the copies of inputs back.
 func (h *Work) Ended() {
+	for _, k := range h.kept {
+		if k != nil {
+			k.Free()
+		}
+	}
 	for i := range h.before {
 		h.store.images.Give(&h.before[i].data)
 	}
 }
 
-// save copies the inputs that an operation of the work overwrites.
-func (h *Work) save(operation int) {
+// save copies the inputs that an operation of the work overwrites. Those of a feed are yet to come:
+// they are copied as they do.
+func (h *Work) save(operation int) error {
 	op := &h.operations[operation]
 	in, out := op.Uses(h.of.Rank)
 	if !in || !out || op.Collective == plan.Broadcast {
-		return
+		return nil
 	}
-	for i, bytes := range op.InBytes() {
-		if slices.Contains(op.Out, op.In[i]) {
-			data := h.store.images.Take(int(bytes))
-			copy(data, unsafe.Slice((*byte)(op.In[i]), bytes))
+	bytes := op.InBytes()
+	for i, n := range bytes {
+		switch {
+		case !slices.Contains(op.Out, op.In[i]):
+			bytes[i] = 0
+		case op.Feed == nil:
+			data := h.store.images.Take(int(n))
+			copy(data, unsafe.Slice((*byte)(op.In[i]), n))
 			h.before = append(h.before, image{operation, op.In[i], data})
 		}
 	}
+	if op.Feed != nil {
+		return h.keep(operation, bytes)
+	}
+	return nil
+}
+
+// keep has inputs of so many bytes be copied as they come. The caller's feed stays as it is.
+func (h *Work) keep(operation int, bytes []int64) error {
+	k, err := exec.NewKept(bytes)
+	if err != nil {
+		return err
+	}
+	if h.kept == nil {
+		h.kept = make([]*exec.Kept, len(h.operations))
+	}
+	op := &h.operations[operation]
+	feed := *op.Feed
+	feed.Kept = k.C()
+	op.Feed, h.kept[operation] = &feed, k
+	return nil
 }
 
 // Transfer is a result that members pass on. Those that have it keep it until all have it, because
@@ -467,6 +503,15 @@ func (t *Transfer) bytes() (data []byte, spread func()) {
 	}
 }
 
+// deliver tells feeds of results that have been passed on.
+func (h *Work) deliver() {
+	for i := range h.operations {
+		if o := h.outcomes[i]; o == completion.HasResult || o == completion.Awaits {
+			work.Deliver(&h.operations[i], h.of.Rank)
+		}
+	}
+}
+
 // rerun runs once more what has no result of the work, and ends the work with that.
 func (h *Work) rerun(start Start) {
 	var operations []call.Operation
@@ -475,9 +520,17 @@ func (h *Work) rerun(start Start) {
 			operations = append(operations, op)
 		}
 	}
+	if h.cause == nil {
+		h.deliver()
+	}
 	if h.cause != nil || len(operations) == 0 {
 		h.Resolve(h.cause)
 		return
+	}
+	for i, k := range h.kept {
+		if k != nil && h.outcomes[i] == completion.Reruns {
+			k.Restore(h.operations[i].In)
+		}
 	}
 	for _, b := range h.before {
 		if h.outcomes[b.operation] == completion.Reruns {

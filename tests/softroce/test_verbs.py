@@ -54,11 +54,14 @@ def start(hosts, *cases, local=1, timeout=60, env=None, **kw):
 
 
 def results(guests, case):
-    """What each rank's call of a case returned."""
+    """What each rank's call of a case returned. Ranks of one host write to one console, where the
+    end of a line may come after the next one."""
     found = {}
     for guest in guests:
         for rank, value in re.findall(
-            rf"^rank (\d+): {re.escape(case)} took [\d.]+ s: (.*)$", guest.stdout, re.M
+            rf"rank (\d+): {re.escape(case)} took [\d.]+ s: (.*?)(?=rank \d+: |$)",
+            guest.stdout,
+            re.M,
         ):
             found[int(rank)] = ast.literal_eval(value)
     return [found[rank] for rank in sorted(found)]

@@ -664,11 +664,11 @@ static int has_feed(const goccl_call *call) {
 
 /* Whether a call is made in a way for which no fast path needs Go. */
 static int plain(const goccl_call *call) {
-  return call == NULL || (call->alltoall_schedule == NULL && call->timeout_ms >= 0 &&
-                          ((call->struct_size == sizeof *call && !has_feed(call)) ||
-                           call->struct_size == offsetof(goccl_call, feed) ||
-                           call->struct_size == offsetof(goccl_call, program) ||
-                           call->struct_size == offsetof(goccl_call, sequence)));
+  return call == NULL ||
+         (call->alltoall_schedule == NULL && call->timeout_ms >= 0 && !has_feed(call) &&
+          (call->struct_size == sizeof *call || call->struct_size == offsetof(goccl_call, feed) ||
+           call->struct_size == offsetof(goccl_call, program) ||
+           call->struct_size == offsetof(goccl_call, sequence)));
 }
 
 /* goccl_call.program of a call that is plain. */

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/goccl/goccl/core/collective"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/order"
@@ -38,11 +39,11 @@ const (
 )
 
 // timeoutError asks the peers how far they have come, and returns an error that names the ranks
-// that did not arrive.
-func (e *Epoch) timeoutError(w *work.Work, m plan.Message) *fault.Error {
+// that did not arrive. This one has where an input of its own is waited for.
+func (e *Epoch) timeoutError(w *work.Work, m plan.Message, in *collective.Input) *fault.Error {
 	head := fmt.Sprintf("%s: timeout after %v on %s", e.runner.title(m, true), w.Timeout(),
 		e.Members.Names(e.Rank))
-	if in := e.runner.input; in != nil {
+	if in != nil {
 		return e.Members.Errorf(fault.ErrTimeout, "%s: its input is not there yet: bytes %d to %d of "+
 			"block %d", head, in.From, in.Upto, in.Block).During(m.Name(), m.Sequence).Blaming(e.Rank)
 	}

@@ -20,10 +20,9 @@ import (
 type runner struct {
 	e           *Epoch
 	engine      *collective.Engine
-	part        int               // of the head
-	announced   time.Duration     // the wait that peers have been told of: since when
-	input       *collective.Input // that the head waits for; nil: it waits for none
-	interrupted bool              // the last run was left because of a signal
+	part        int           // of the head
+	announced   time.Duration // the wait that peers have been told of: since when
+	interrupted bool          // the last run was left because of a signal
 }
 
 // announceAfter is how long a rank waits before it tells its peers what it waits in, so that
@@ -109,7 +108,6 @@ func (r *runner) advance(
 	for {
 		o := r.engine.Advance(w, p, min(until, w.Deadline(), exec.Now()+work.Slice))
 		now := exec.Now()
-		r.input = o.Input
 		if o.Input != nil {
 			e.unfed.Store(p.Message.Sequence)
 		} else if e.unfed.Load() != 0 {
@@ -121,7 +119,7 @@ func (r *runner) advance(
 		case o.Status == collective.Failed:
 			return true, e.FailWith(r.failure(p, &o))
 		case now >= w.Deadline():
-			return true, e.FailWith(e.timeoutError(w, p.Message))
+			return true, e.FailWith(e.timeoutError(w, p.Message, o.Input))
 		}
 		if r.announced != o.Since && now-o.Since >= announceAfter {
 			r.announced = o.Since

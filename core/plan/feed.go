@@ -299,8 +299,8 @@ func (v *verifier) write(s *rankState, m *region, off, n int64, segs []segment) 
 	return v.touch(s, m, off, n, true)
 }
 
-// checkFinal refuses what has not come of a rank's inputs at the end, and outputs not yet final.
-func (v *verifier) checkFinal(s *rankState) error {
+// checkFed refuses what has not come of a rank's inputs at the end, and outputs not yet final.
+func (v *verifier) checkFed(s *rankState) error {
 	for i, m := range slices.Concat(s.in, s.out) {
 		if len(m.late) > 0 || len(m.open) > 0 {
 			return fmt.Errorf("of block %d are yet to come %v, and not final %v", i, m.late, m.open)

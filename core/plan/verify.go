@@ -139,10 +139,10 @@ func checkPlan(p *Plan, q *Params, r, size int) error {
 		return fmt.Errorf("rank %d: %d bytes of scratch memory; it may have %d",
 			r, p.ScratchBytes, most)
 	}
-	if q.Algorithm == Direct && p.Fed {
-		return fmt.Errorf("rank %d: a direct plan has no feed", r)
-	}
 	if q.Algorithm == Direct {
+		if p.Fed {
+			return fmt.Errorf("rank %d: a direct plan has no feed", r)
+		}
 		if err := checkPhases(p, q); err != nil {
 			return fmt.Errorf("rank %d: %w", r, err)
 		}
@@ -153,14 +153,15 @@ func checkPlan(p *Plan, q *Params, r, size int) error {
 // newRankState lays out the memory that a rank may use.
 func newRankState(q *Params, p *Plan, inPlace bool) rankState {
 	s := rankState{rank: q.Rank, params: q, scratch: &region{bytes: p.ScratchBytes}}
-	root := q.Rank == q.Root
-	if c := q.Collective; c != Barrier && c != Send && (c != Reduce && c != Gather || root) {
-		s.out = newBlocks(q.OutBytes)
+	space, in := q.source()
+	out := q.target()
+	if space == Out {
+		out, in = in, nil
 	}
-	given := s.out
-	if space, in := q.source(); space != Out {
-		s.in = newBlocks(in)
-		given = s.in
+	s.in, s.out = newBlocks(in), newBlocks(out)
+	given := s.in
+	if space == Out {
+		given = s.out
 	}
 	for i, m := range given {
 		switch {
@@ -170,30 +171,19 @@ func newRankState(q *Params, p *Plan, inPlace bool) rankState {
 			m.late = []extent{{0, m.bytes}}
 		}
 	}
-	if inPlace {
-		s.shareMemory()
-	}
-	if p.Fed && q.target() != nil {
-		for _, m := range s.out {
-			if m.fed = true; m.bytes > 0 {
-				m.open = []extent{{0, m.bytes}}
+	for i := range s.in {
+		for k := range s.out {
+			if inPlace && q.shares(i, k) {
+				s.out[k] = s.in[i]
 			}
 		}
 	}
-	return s
-}
-
-// shareMemory has the outputs that may be inputs be so: see "In place".
-func (s *rankState) shareMemory() {
-	q, root := s.params, s.params.Rank == s.params.Root
-	switch c := q.Collective; {
-	case c == AllReduce, c == Reduce && root:
-		copy(s.out, s.in)
-	case c == AllGather, c == Gather && root:
-		s.out[q.Rank] = s.in[0]
-	case c == ReduceScatter, c == Scatter && root:
-		s.out[0] = s.in[q.Rank]
+	for i, n := range q.target() {
+		if s.out[i].fed = p.Fed; p.Fed && n > 0 {
+			s.out[i].open = []extent{{0, n}}
+		}
 	}
+	return s
 }
 
 // do proves a step that is about to be done.
@@ -446,7 +436,7 @@ func (v *verifier) checkEnd(r int) error {
 	if q == nil {
 		return nil
 	}
-	if err := errors.Join(v.checkOutputs(r), v.checkFinal(&v.states[r])); err != nil {
+	if err := errors.Join(v.checkOutputs(r), v.checkFed(&v.states[r])); err != nil {
 		return err
 	}
 	if q.Collective == Send || q.Collective == Recv {

@@ -506,8 +506,13 @@ func (t *Transfer) bytes() (data []byte, spread func()) {
 // deliver tells feeds of results that have been passed on.
 func (h *Work) deliver() {
 	for i := range h.operations {
-		if o := h.outcomes[i]; o == completion.HasResult || o == completion.Awaits {
-			work.Deliver(&h.operations[i], h.of.Rank)
+		op := &h.operations[i]
+		if op.Feed == nil || h.outcomes[i] == completion.Reruns {
+			continue
+		}
+		feed, bytes := exec.Feed(*op.Feed), op.OutBytes()
+		for k := range op.Out { // a rank that is not the root may have none
+			feed.Deliver(k, uint64(bytes[k]))
 		}
 	}
 }
@@ -520,11 +525,13 @@ func (h *Work) rerun(start Start) {
 			operations = append(operations, op)
 		}
 	}
-	if h.cause == nil {
-		h.deliver()
-	}
-	if h.cause != nil || len(operations) == 0 {
+	if h.cause != nil {
 		h.Resolve(h.cause)
+		return
+	}
+	h.deliver()
+	if len(operations) == 0 {
+		h.Resolve(nil)
 		return
 	}
 	for i, k := range h.kept {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/completion"
+	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/memory"
 	"github.com/goccl/goccl/core/plan"
@@ -263,6 +264,38 @@ func TestComplete(t *testing.T) {
 		if done, err := ends.Wait(-1); !done || !errors.Is(err, fault.ErrPeerFailed) {
 			t.Errorf("the one without root: %v, %v", done, err)
 		}
+	}
+}
+
+// told is a feed that counts what it is told of an output.
+type told struct{ bytes uint64 }
+
+func (*told) Need(int, uint64, uint64) (bool, error) { return true, nil }
+func (f *told) Final(_ int, from, upto uint64)       { f.bytes += upto - from }
+
+// A feed is told of a result that another member has passed on, where the rank has an output.
+func TestFeedsAreTold(t *testing.T) {
+	r := newRank(t)
+	r.Begin(func(error) {})
+	var feeds [3]told
+	ops := []call.Operation{op(plan.AllReduce, 0, new(uint64), new(uint64)),
+		op(plan.AllReduce, 0, new(uint64), new(uint64)), op(plan.Reduce, 1, new(uint64), new(uint64))}
+	ops[2].Out = nil // this rank is not its root
+	var works []*Work
+	for i := range ops {
+		feed, release := exec.NewFeed(&feeds[i], nil)
+		defer release()
+		ops[i].Feed = new(call.Feed(feed))
+		works = append(works, r.start(uint64(i+1), false, ops[i]))
+	}
+	r.judge(0, 0, completion.Judgement{Begun: 3, Ended: 0, Finished: 1, Fetch: []completion.Fetch{
+		fetched(1)}}, 0, 1, 2)
+	works[1].outcomes[0], works[2].outcomes[0] = completion.HasResult, completion.HasResult
+	if err := r.Complete(t.Context(), &services{fail: 9}, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	if feeds != [3]told{{8}, {8}, {0}} {
+		t.Errorf("told are %v bytes", feeds)
 	}
 }
 

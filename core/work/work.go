@@ -119,17 +119,6 @@ func (g *Group) New(operations int, soon bool) *Work {
 	return w
 }
 
-// Deliver tells an operation's feed, if it has one, that all outputs of a rank are final.
-func Deliver(op *call.Operation, rank int) {
-	if _, out := op.Uses(rank); op.Feed == nil || !out {
-		return
-	}
-	feed := exec.Feed(*op.Feed)
-	for i, bytes := range op.OutBytes() {
-		feed.Deliver(i, uint64(bytes))
-	}
-}
-
 // Add adds a collective, before the work is queued.
 func (w *Work) Add(p Part) { w.parts = append(w.parts, p) }
 

@@ -292,35 +292,33 @@ func (c *Comm) begin(ctx context.Context, pins *runtime.Pinner, soon bool,
 	for i := range operations {
 		operations[i].pin(pins)
 	}
-	release := feeds(operations, all)
+	releases := c.feeds(operations, all)
 	w, err := c.core.Start(options, all...)
-	switch {
-	case release == nil:
-	case err != nil:
-		release()
-	default:
-		w.OnDone(func(error) { release() })
+	if len(releases) > 0 {
+		release := func(error) {
+			for _, f := range releases {
+				f()
+			}
+		}
+		if err != nil {
+			release(err)
+		} else {
+			w.OnDone(release)
+		}
 	}
 	return w, public(ctx, nameOf(operations), err)
 }
 
-// feeds gives core's operations the feeds of others, and returns what releases them; nil: there are
-// none.
-func feeds(operations []Operation, all []core.Operation) (release func()) {
+// feeds gives core's operations the feeds of others, and returns what releases these.
+func (c *Comm) feeds(operations []Operation, all []core.Operation) (releases []func()) {
 	for i := range operations {
-		if operations[i].feed == nil {
-			continue
-		}
-		feed, done := core.NewFeed(operations[i].feed)
-		before := release
-		all[i].Feed, release = feed, func() {
-			if before != nil {
-				before()
-			}
-			done()
+		if f := operations[i].feed; f != nil {
+			feed, release := c.core.NewFeed(f)
+			all[i].Feed = feed
+			releases = append(releases, release)
 		}
 	}
-	return release
+	return releases
 }
 
 // abortWith aborts the communicator when the context is cancelled while a work has not ended. A

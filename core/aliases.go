@@ -4,7 +4,6 @@ import (
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/checkpoint"
 	"github.com/goccl/goccl/core/config"
-	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/work"
 )
@@ -36,16 +35,6 @@ type Orphan = checkpoint.Orphan
 
 // Operation is one collective, send or receive.
 type Operation = call.Operation
-
-// Feeder has the inputs of an operation come, and its outputs go, while it runs.
-type Feeder = exec.Feeder
-
-// NewFeed makes the feed of a feeder, for [Operation]. It holds the feeder until release is called,
-// once the work has ended.
-func NewFeed(f Feeder) (feed *call.Feed, release func()) {
-	made, release := exec.NewFeed(f)
-	return new(call.Feed(made)), release
-}
 
 // Work is one or several operations that were started together.
 type Work = work.Work

@@ -114,7 +114,7 @@ func runFed(c *Comm, op Operation) error {
 		return run(c, op)
 	}
 	f := newSlowFeed(c.Rank(), &op)
-	feed, release := NewFeed(f)
+	feed, release := c.NewFeed(f)
 	defer release()
 	op.Feed = feed
 	produced := make(chan struct{})
@@ -193,7 +193,7 @@ func TestFeedThatStays(t *testing.T) {
 				if rank == 0 {
 					f := newSlowFeed(rank, &op)
 					f.asked = &asked
-					feed, release := NewFeed(f)
+					feed, release := w.comms[rank].NewFeed(f)
 					defer release()
 					op.Feed = feed
 				} else {
@@ -228,7 +228,7 @@ func TestFeedFails(t *testing.T) {
 		f := newSlowFeed(rank, &op)
 		if rank == 1 {
 			f.fails = "the camera is off"
-			feed, release := NewFeed(f)
+			feed, release := w.comms[rank].NewFeed(f)
 			defer release()
 			op.Feed = feed
 		}
@@ -242,11 +242,46 @@ func TestFeedFails(t *testing.T) {
 	}
 }
 
+// panics is a feed that panics: in Final, or before.
+type panics bool
+
+func (atFinal panics) Need(int, uint64, uint64) (bool, error) {
+	if !atFinal {
+		panic("in need")
+	}
+	return true, nil
+}
+
+func (panics) Final(int, uint64, uint64) { panic("in final") }
+
+// A feed that panics fails the communicator.
+func TestFeedPanics(t *testing.T) {
+	for text, want := range map[string]error{"in need": ErrSystem, "in final": ErrInternal} {
+		w := newWorld(t, "shm", 2, time.Minute)
+		for rank, err := range w.try(func(rank int) (err error) {
+			op, _ := sumOf(t, rank, 1000, false)
+			if rank == 1 {
+				feed, release := w.comms[rank].NewFeed(panics(text == "in final"))
+				defer release()
+				op.Feed = feed
+			}
+			for err == nil { // the first collective may end before the failure is heard of
+				err = run(w.comms[rank], op)
+			}
+			return err
+		}) {
+			if !errors.Is(err, want) || !strings.Contains(err.Error(), "panic: "+text) {
+				t.Errorf("%s, rank %d: %v", text, rank, err)
+			}
+		}
+	}
+}
+
 // A send has no feed.
 func TestFeedOfASend(t *testing.T) {
 	w := newWorld(t, "shm", 2, time.Minute)
 	op := sendOp(buffer(t, 4), 1, 0)
-	feed, release := NewFeed(newSlowFeed(0, &op))
+	feed, release := w.comms[0].NewFeed(newSlowFeed(0, &op))
 	defer release()
 	op.Feed = feed
 	if err := run(w.comms[0], op); !errors.Is(err, ErrInvalidArgument) {
@@ -283,7 +318,7 @@ func feedCompletes(t *testing.T, transport string, inPlace bool) {
 		op, outs[rank] = sumOf(t, rank, 1<<22, inPlace)
 		feeds[rank] = newSlowFeed(rank, &op)
 		feeds[rank].again = true
-		feed, release := NewFeed(feeds[rank])
+		feed, release := c.NewFeed(feeds[rank])
 		releases = append(releases, release)
 		op.Feed = feed
 		var err error

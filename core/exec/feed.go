@@ -31,7 +31,7 @@ type Feed struct {
 }
 
 // Feeder is a feed in Go. Its methods are called by the thread that runs the collective, one at a
-// time. They must not block.
+// time. They must not block. One that panics fails the communicator.
 type Feeder interface {
 	// Need reports whether bytes from one on, up to another one, of an input block are there. It is
 	// asked again until they are. An error fails the communicator.
@@ -40,10 +40,16 @@ type Feeder interface {
 	Final(block int, from, upto uint64)
 }
 
+// held is a feeder that C has a pointer to.
+type held struct {
+	Feeder
+	fail func(why string)
+}
+
 // NewFeed makes the feed of a feeder. It holds the feeder until release is called, once no
-// collective uses it any more.
-func NewFeed(f Feeder) (feed Feed, release func()) {
-	context := pointer.Save(f)
+// collective uses it any more. It calls fail where Final panics, which has no other way to tell.
+func NewFeed(f Feeder, fail func(why string)) (feed Feed, release func()) {
+	context := pointer.Save(held{f, fail})
 	return Feed{Context: context, Need: C.goccl_go_need, Final: C.goccl_go_final},
 		func() { pointer.Unref(context) }
 }
@@ -61,7 +67,7 @@ func goccl_go_need(context unsafe.Pointer, block C.int, from, upto C.uint64_t, t
 			fail(fmt.Sprintf("panic: %v", p))
 		}
 	}()
-	there, err := pointer.Restore(context).(Feeder).Need(int(block), uint64(from), uint64(upto))
+	there, err := pointer.Restore(context).(held).Need(int(block), uint64(from), uint64(upto))
 	switch {
 	case err != nil:
 		fail(err.Error())
@@ -73,7 +79,13 @@ func goccl_go_need(context unsafe.Pointer, block C.int, from, upto C.uint64_t, t
 
 //export goccl_go_final
 func goccl_go_final(context unsafe.Pointer, block C.int, from, upto C.uint64_t) {
-	pointer.Restore(context).(Feeder).Final(int(block), uint64(from), uint64(upto))
+	f := pointer.Restore(context).(held)
+	defer func() {
+		if p := recover(); p != nil {
+			f.fail(fmt.Sprintf("panic: %v", p))
+		}
+	}()
+	f.Final(int(block), uint64(from), uint64(upto))
 }
 
 // feed has the run ask a feed, nil for none.

@@ -34,7 +34,8 @@ const (
 
 const (
 	envPrefix = "GOCCL_"
-	// `goccl bench` and tests have variables of their own.
+	// `goccl bench`, tests and builds have variables of their own.
+	envLib         = envPrefix + "LIB"
 	envBenchPrefix = envPrefix + "BENCH_"
 	envTestPrefix  = envPrefix + "TEST_"
 )
@@ -86,7 +87,8 @@ func unknown(environ []string) []string {
 		name, _, _ := strings.Cut(variable, "=")
 		upper := strings.ToUpper(name)
 		if !strings.HasPrefix(upper, envPrefix) || slices.Contains(known, name) ||
-			strings.HasPrefix(name, envBenchPrefix) || strings.HasPrefix(name, envTestPrefix) {
+			name == envLib || strings.HasPrefix(name, envBenchPrefix) ||
+			strings.HasPrefix(name, envTestPrefix) {
 			continue
 		}
 		text := fmt.Sprintf("the environment variable %q is not known, and has no effect", name)

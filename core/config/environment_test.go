@@ -14,7 +14,7 @@ func TestUnknownVariables(t *testing.T) {
 	var want []string
 	environ := []string{"GOCCL_TRANSPORT=", "GOCCL_NET=", "GOCCL_IB_HCA=", "GOCCL_IB_GID_INDEX=",
 		"GOCCL_SOCKET_IFNAME=", "GOCCL_SECRET=", "GOCCL_THRESHOLDS=", "GOCCL_ALLTOALL_SCHEDULE=",
-		"TORCHELASTIC_RESTART_COUNT=0", "GOCCL_BENCH_PEERS=x", "GOCCL_TEST_X=1", "NCCL_NET=x",
+		"TORCHELASTIC_RESTART_COUNT=0", "GOCCL_BENCH_PEERS=x", "GOCCL_TEST_X=1", "GOCCL_LIB=x", "NCCL_NET=x",
 		"PATH=GOCCL_X", "GOCCL"}
 	for _, c := range [][2]string{
 		{"GOCCL_", ""},

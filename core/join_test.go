@@ -382,28 +382,36 @@ func meets(c *Comm) bool {
 	return *private[bool](c, "agreement.met")
 }
 
-// A newcomer that has met all does not go on without the members before it knows that they have met
-// it, too: one that has not may do without it.
-func TestJoinMeetsTwice(t *testing.T) {
+// letIn has the only member of a world let a process in, and begin the next epoch. It does not meet
+// the process there.
+func letIn(t *testing.T) (w *world, r *Runtime, ended <-chan error) {
 	config := joinConfigOf("tcp")
-	w := newWorldOf(t, "tcp", 1, config)
-	r := NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t)})
+	w = newWorldOf(t, "tcp", 1, config)
+	r = NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t)})
 	t.Cleanup(r.Close)
-	ended, member := make(chan error, 1), w.handles()
+	over, member := make(chan error, 1), w.handles()
 	go func() {
 		_, err := r.Join(soon(t), config, member)
-		ended <- err
+		over <- err
 	}()
 	until(t, "it waits", w.someWait)
 	c := w.comms[0]
 	c.changing.Lock()
-	defer c.changing.Unlock()
+	t.Cleanup(c.changing.Unlock)
 	if err := c.decideSuccessor(soon(t), agreement.Proposal{Operation: "recover"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.beginNext(); err != nil {
 		t.Fatal(err)
 	}
+	return w, r, over
+}
+
+// A newcomer that has met all does not go on without the members before it knows that they have met
+// it, too: one that has not may do without it.
+func TestJoinMeetsTwice(t *testing.T) {
+	w, r, ended := letIn(t)
+	c := w.comms[0]
 	if err := gather(c, plan.Split); err != nil {
 		t.Fatal(err)
 	}
@@ -429,25 +437,8 @@ func TestJoinMeetsTwice(t *testing.T) {
 
 // A process whose members end as soon as they have let it in is told so at once.
 func TestJoinOfTheDead(t *testing.T) {
-	config := joinConfigOf("tcp")
-	w := newWorldOf(t, "tcp", 1, config)
-	r := NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t)})
-	t.Cleanup(r.Close)
-	ended, member := make(chan error, 1), w.handles()
-	go func() {
-		_, err := r.Join(soon(t), config, member)
-		ended <- err
-	}()
-	until(t, "it waits", w.someWait)
+	w, r, ended := letIn(t)
 	c := w.comms[0]
-	c.changing.Lock()
-	defer c.changing.Unlock()
-	if err := c.decideSuccessor(soon(t), agreement.Proposal{Operation: "recover"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.beginNext(); err != nil {
-		t.Fatal(err)
-	}
 	until(t, "it has been let in", func() (in bool) {
 		r.mu.Lock()
 		defer r.mu.Unlock()

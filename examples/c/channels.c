@@ -24,23 +24,12 @@ static void expect(const int *block, int rank, const char *what) {
 }
 
 int main(int argc, char **argv) {
-  if (argc != 4) {
-    fprintf(stderr, "%s RANK SIZE FILE\n", argv[0]);
-    return 2;
-  }
-  const int rank = atoi(argv[1]), size = atoi(argv[2]);
+  int rank, size;
+  goccl_comm comm = meet(argc, argv, &rank, &size);
   if (size < 2) {
     fprintf(stderr, "SIZE is %d, a ring has 2 ranks or more\n", size);
     return 2;
   }
-  goccl_unique_id id = share_id(rank == 0, argv[3]);
-  goccl_config config = {.struct_size = sizeof config,
-                         .rank = rank,
-                         .size = size,
-                         .unique_id = &id,
-                         .timeout_ms = 60000};
-  goccl_comm comm;
-  check(goccl_comm_init(&comm, &config), "goccl_comm_init");
 
   /* What peers reach is shareable memory that is registered: here a block of each rank. */
   const uint64_t bytes = BLOCK * sizeof(int);

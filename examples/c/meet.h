@@ -36,3 +36,22 @@ static goccl_unique_id share_id(int make, const char *path) {
   fprintf(stderr, "rank 0 has written no id to %s\n", path);
   exit(1);
 }
+
+/* Makes the communicator of a program that is called with RANK, SIZE and FILE. */
+static inline goccl_comm meet(int argc, char **argv, int *rank, int *size) {
+  if (argc != 4) {
+    fprintf(stderr, "%s RANK SIZE FILE\n", argv[0]);
+    exit(2);
+  }
+  *rank = atoi(argv[1]);
+  *size = atoi(argv[2]);
+  goccl_unique_id id = share_id(*rank == 0, argv[3]);
+  goccl_config config = {.struct_size = sizeof config,
+                         .rank = *rank,
+                         .size = *size,
+                         .unique_id = &id,
+                         .timeout_ms = 60000};
+  goccl_comm comm;
+  check(goccl_comm_init(&comm, &config), "goccl_comm_init");
+  return comm;
+}

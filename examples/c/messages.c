@@ -10,19 +10,8 @@
 #include "meet.h"
 
 int main(int argc, char **argv) {
-  if (argc != 4) {
-    fprintf(stderr, "%s RANK SIZE FILE\n", argv[0]);
-    return 2;
-  }
-  const int rank = atoi(argv[1]), size = atoi(argv[2]);
-  goccl_unique_id id = share_id(rank == 0, argv[3]);
-  goccl_config config = {.struct_size = sizeof config,
-                         .rank = rank,
-                         .size = size,
-                         .unique_id = &id,
-                         .timeout_ms = 60000};
-  goccl_comm comm;
-  check(goccl_comm_init(&comm, &config), "goccl_comm_init");
+  int rank, size;
+  goccl_comm comm = meet(argc, argv, &rank, &size);
 
   /* Everybody sends to rank 0, which takes what comes first. */
   if (rank == 0) {

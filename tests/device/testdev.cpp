@@ -266,7 +266,7 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 // The memory of a device: a file that is mapped twice.
 class Memory {
  public:
-  explicit Memory(DeviceIndex device) : device_(device) {
+  Memory() {
     const int fd = memfd_create("testdev", MFD_CLOEXEC);
     TORCH_CHECK(fd >= 0 && ftruncate(fd, kMemory) == 0, "testdev: no memory");
     base_ = map(fd, PROT_NONE);
@@ -306,7 +306,6 @@ class Memory {
     for (auto &[bytes, free] : free_)
       for (uint8_t *p : free) look(p, bytes);
   }
-  DeviceIndex device() const { return device_; }
 
  private:
   static uint8_t *map(int fd, int rights) {
@@ -321,7 +320,6 @@ class Memory {
     memset(alias(p), kPoison, bytes);
   }
 
-  const DeviceIndex device_;
   uint8_t *base_ = nullptr, *alias_ = nullptr;
   std::mutex mutex_;                               // guards what follows
   std::map<size_t, std::vector<uint8_t *>> free_;  // by length
@@ -330,7 +328,7 @@ class Memory {
 };
 
 Memory &memoryOf(DeviceIndex device) {
-  static auto &all = *new std::array<Memory, kDevices>{Memory(0), Memory(1)};
+  static auto &all = *new std::array<Memory, kDevices>;
   return all[device];
 }
 

@@ -98,6 +98,7 @@ lint-go: setup
 		if [ -n "$$unformatted" ]; then echo "not as gofmt writes it:" $$unformatted; exit 1; fi
 	go vet ./...
 	go run $(STATICCHECK) ./...
+	go test -run '^TestLimits$$' ./core
 
 .PHONY: lint-c
 lint-c: lint-tools

@@ -10,6 +10,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/MemoryOverlap.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 #include <c10/util/irange.h>
 
@@ -35,7 +36,7 @@ inline std::ostream& operator<<(std::ostream& out, const Argument& argument) {
 // Whether a tensor's elements lie where it says: a FakeTensor's, and those of wrappers such as
 // DTensor, do not. Refusing these spares a read of no memory.
 inline bool hasMemory(const at::Tensor& tensor) {
-  if (!tensor.has_storage() || !tensor.storage().device().is_cpu()) {
+  if (!tensor.has_storage() || tensor.storage().device() != tensor.device()) {
     return false;
   }
   return tensor.numel() == 0 || tensor.storage().data_ptr().get() != nullptr;
@@ -47,11 +48,12 @@ inline void checkTensor(const at::Tensor& tensor, const char* name, Argument arg
               " is a nested tensor, give its values()");
   GOCCL_CHECK(tensor.layout() == at::kStrided, name, "only supports dense tensors; ", argument,
               " has layout ", tensor.layout());
-  GOCCL_CHECK(tensor.device().is_cpu(), name, "only supports CPU tensors; ", argument, " is on ",
-              tensor.device(),
-              tensor.is_meta() ? ", where it has no data: make one with torch.empty_like(tensor, "
-                                 "device=\"cpu\")"
-                               : ", move it with .cpu()");
+  GOCCL_CHECK(!tensor.is_meta(), name, argument,
+              " is on meta, where it has no data: make one with torch.empty_like(tensor, "
+              "device=\"cpu\")");
+  GOCCL_CHECK(c10::impl::hasDeviceGuardImpl(tensor.device().type()), name,
+              "only supports tensors of the CPU and of devices with streams; ", argument, " is on ",
+              tensor.device(), ", move it with .cpu()");
   GOCCL_CHECK(!tensor.is_quantized(), name,
               "does not support quantized tensors, whose scale would "
               "be lost; ",
@@ -62,6 +64,14 @@ inline void checkTensor(const at::Tensor& tensor, const char* name, Argument arg
               "DTensor: give a tensor that has (to_local() of a DTensor)");
 }
 
+// Checks what is to lie in memory of the host itself.
+inline void checkHostTensor(const at::Tensor& tensor, const char* name, Argument argument) {
+  GOCCL_CHECK(!tensor.defined() || tensor.is_meta() || tensor.device().is_cpu(), name,
+              "only supports CPU tensors; ", argument, " is on ", tensor.device(),
+              ", move it with .cpu()");
+  checkTensor(tensor, name, argument);
+}
+
 inline void checkOutput(const at::Tensor& tensor, const char* name, Argument argument) {
   checkTensor(tensor, name, argument);
   GOCCL_CHECK(
@@ -70,10 +80,13 @@ inline void checkOutput(const at::Tensor& tensor, const char* name, Argument arg
       "give a clone() of it");
 }
 
+inline bool liesInOrder(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
 inline void checkContiguous(const at::Tensor& tensor, const char* name, Argument argument) {
-  GOCCL_CHECK(tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(), name, argument,
-              " of shape ", tensor.sizes(), " and strides ", tensor.strides(),
-              " is not contiguous: give its contiguous() copy, or one that is");
+  GOCCL_CHECK(liesInOrder(tensor), name, argument, " of shape ", tensor.sizes(), " and strides ",
+              tensor.strides(), " is not contiguous: give its contiguous() copy, or one that is");
 }
 
 inline const at::Tensor& single(const std::vector<at::Tensor>& tensors, const char* name,
@@ -83,11 +96,19 @@ inline const at::Tensor& single(const std::vector<at::Tensor>& tensors, const ch
   return tensors[0];
 }
 
-inline void checkType(const at::Tensor& tensor, at::ScalarType expected, const char* name,
+inline void checkDevice(const at::Tensor& tensor, c10::Device expected, const char* name,
+                        Argument argument) {
+  GOCCL_CHECK(tensor.device() == expected, name, "invalid tensor device: ", argument, " is on ",
+              tensor.device(), ", expected ", expected, " as the other tensors of the call");
+}
+
+// Checks that a tensor is of the dtype, and on the device, of another one of the call.
+inline void checkLike(const at::Tensor& tensor, const at::Tensor& other, const char* name,
                       Argument argument) {
-  GOCCL_CHECK(tensor.scalar_type() == expected, name, "invalid tensor type: ", argument, " is ",
-              tensor.scalar_type(), ", expected ", expected,
+  GOCCL_CHECK(tensor.scalar_type() == other.scalar_type(), name, "invalid tensor type: ", argument,
+              " is ", tensor.scalar_type(), ", expected ", other.scalar_type(),
               " as in the other tensors of the call");
+  checkDevice(tensor, other.device(), name, argument);
 }
 
 inline void checkCount(const at::Tensor& tensor, int64_t expected, const char* name,

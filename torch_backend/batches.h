@@ -48,7 +48,11 @@ class Batches {
     for (const Call& call : calls) {
       batch->calls++;
       batch->collectives += operation.pointToPoint() ? 0 : 1;
-      check(call(batch->comm, nullptr, nullptr));
+      goccl_call options{sizeof(goccl_call), GOCCL_DEFAULT_TIMEOUT};
+      if (operation.fed()) {
+        options.feed = operation.buffers.feed(call.blocks());
+      }
+      check(call(batch->comm, &options, nullptr));
     }
     add(*batch, operation);
     return batch->work;

@@ -1,13 +1,14 @@
 #include "buffers.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include <ATen/core/LegacyTypeDispatch.h>
+
+#include "arguments.h"
 
 namespace goccl {
 namespace {
-
-bool liesInOrder(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
-}
 
 at::Tensor emptyInOrder(const at::Tensor& tensor) {
   return at::empty_like(tensor, tensor.options(), at::MemoryFormat::Contiguous);
@@ -23,6 +24,9 @@ void copyTo(const at::Tensor& to, const at::Tensor& from) {
 }  // namespace
 
 const void* Buffers::in(const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu()) {
+    return stagingFor(tensor).in(tensor);
+  }
   if (liesInOrder(tensor)) {
     held_.push_back(tensor);
   } else {
@@ -33,6 +37,9 @@ const void* Buffers::in(const at::Tensor& tensor) {
 }
 
 void* Buffers::out(const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu()) {
+    return stagingFor(tensor).out(tensor);
+  }
   held_.push_back(tensor);
   if (!liesInOrder(tensor)) {
     held_.back() = emptyInOrder(tensor);
@@ -42,6 +49,9 @@ void* Buffers::out(const at::Tensor& tensor) {
 }
 
 void* Buffers::inOut(const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu()) {
+    return stagingFor(tensor).inOut(tensor);
+  }
   void* memory = out(tensor);
   if (!liesInOrder(tensor)) {
     copyTo(held_.back(), tensor);
@@ -49,9 +59,42 @@ void* Buffers::inOut(const at::Tensor& tensor) {
   return memory;
 }
 
+Staging& Buffers::stagingFor(const at::Tensor& tensor) {
+  for (const auto& staging : staged_) {
+    if (staging->device() == tensor.device()) {
+      return *staging;
+    }
+  }
+  return *staged_.emplace_back(new Staging(tensor.device()));
+}
+
 void Buffers::append(Buffers&& other) {
   std::move(other.held_.begin(), other.held_.end(), std::back_inserter(held_));
   std::move(other.copies_.begin(), other.copies_.end(), std::back_inserter(copies_));
+  std::move(other.staged_.begin(), other.staged_.end(), std::back_inserter(staged_));
+}
+
+const goccl_feed* Buffers::feed(Blocks blocks) {
+  for (const auto& staging : staged_) {
+    const auto isThere = [&](const char* block) { return block != nullptr && staging->has(block); };
+    if (std::any_of(blocks.in.begin(), blocks.in.end(), isThere) ||
+        std::any_of(blocks.out.begin(), blocks.out.end(), isThere)) {
+      return staging->feed(std::move(blocks));
+    }
+  }
+  return nullptr;
+}
+
+void Buffers::start(Streams& streams, size_t first) {
+  for (const auto& staging : staged_) {
+    staging->start(streams, first);
+  }
+}
+
+bool Buffers::await(std::chrono::milliseconds timeout, const std::function<void()>& look) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  return std::all_of(staged_.begin(), staged_.end(),
+                     [&](const auto& staging) { return staging->await(deadline, look); });
 }
 
 void Buffers::finish() {
@@ -60,6 +103,53 @@ void Buffers::finish() {
   }
   copies_.clear();
   held_.clear();
+  for (const auto& staging : staged_) {
+    staging->finish();
+  }
+}
+
+bool Buffers::arrived() const {
+  return std::all_of(staged_.begin(), staged_.end(),
+                     [](const auto& staging) { return staging->arrived(); });
+}
+
+void Buffers::block() const {
+  for (const auto& staging : staged_) {
+    staging->block();
+  }
+}
+
+void Buffers::synchronize() const {
+  for (const auto& staging : staged_) {
+    staging->synchronize();
+  }
+}
+
+std::vector<c10::Stream> Buffers::streams() const {
+  std::vector<c10::Stream> streams;
+  for (const auto& staging : staged_) {
+    const auto stream = staging->stream();
+    const bool known = !stream || std::any_of(streams.begin(), streams.end(), [&](auto other) {
+      return other.device() == stream->device();
+    });
+    if (!known) {
+      streams.push_back(*stream);
+    }
+  }
+  return streams;
+}
+
+std::vector<c10::Device> Buffers::devices() const {
+  std::vector<c10::Device> devices;
+  for (const auto& staging : staged_) {
+    if (staging->overlaps() &&
+        std::find(devices.begin(), devices.end(), staging->device()) == devices.end()) {
+      devices.push_back(staging->device());
+    }
+  }
+  std::sort(devices.begin(), devices.end(),
+            [](c10::Device a, c10::Device b) { return a.index() < b.index(); });
+  return devices;
 }
 
 }  // namespace goccl

@@ -93,7 +93,7 @@ const at::Tensor& tensorOf(py::handle given, const char* name, const char* argum
   TORCH_CHECK_TYPE(THPVariable_Check(given.ptr()), "goccl: ", name, "(): `", argument,
                    "` is of type ", typeName(given), ", it must be ", kExpected<at::Tensor>);
   const at::Tensor& tensor = THPVariable_Unpack(given.ptr());
-  checkTensor(tensor, name, {argument});
+  checkHostTensor(tensor, name, {argument});
   checkContiguous(tensor, name, {argument});
   return tensor;
 }

@@ -56,14 +56,52 @@ const T* asC(const std::vector<T>& list) {
 }
 const double* asC(const std::array<double, 2>& factor) { return factor.data(); }
 
+// Adds an argument's blocks to those of its call, which its type tells: what is const is read, and
+// else written.
+template <typename T>
+void addBlocks(const T& /*argument*/, Blocks& /*blocks*/) {}
+void addBlocks(const void* in, Blocks& blocks) {
+  blocks.in.push_back(static_cast<const char*>(in));
+}
+void addBlocks(void* out, Blocks& blocks) { blocks.out.push_back(static_cast<char*>(out)); }
+template <typename T>
+void addBlocks(const std::vector<T*>& list, Blocks& blocks) {
+  for (T* block : list) {
+    addBlocks(block, blocks);
+  }
+}
+
 // A call of the library of which communicator, options and work handle are open. It keeps lists.
 template <typename Function, typename... Arguments>
+class Call {
+ public:
+  explicit Call(Function function, Arguments... arguments)
+      : function_(function), arguments_(std::move(arguments)...) {}
+
+  goccl_result operator()(goccl_comm comm, const goccl_call* call, goccl_work* work) const {
+    return std::apply(
+        [&](const auto&... each) { return function_(comm, asC(each)..., call, work); }, arguments_);
+  }
+
+  // What it reads, and what it writes.
+  Blocks blocks() const {
+    Blocks blocks;
+    std::apply([&](const auto&... each) { (addBlocks(each, blocks), ...); }, arguments_);
+    if (std::all_of(blocks.in.begin(), blocks.in.end(),
+                    [](const char* block) { return block == nullptr; })) {
+      blocks.in.assign(blocks.out.begin(), blocks.out.end());  // of a broadcast they are the same
+    }
+    return blocks;
+  }
+
+ private:
+  Function function_;
+  std::tuple<Arguments...> arguments_;
+};
+
+template <typename Function, typename... Arguments>
 auto callOf(Function function, Arguments... arguments) {
-  return [function, all = std::make_tuple(std::move(arguments)...)](
-             goccl_comm comm, const goccl_call* call, goccl_work* work) {
-    return std::apply([&](const auto&... each) { return function(comm, asC(each)..., call, work); },
-                      all);
-  };
+  return Call<Function, Arguments...>(function, std::move(arguments)...);
 }
 
 // The calls that `make` makes of 0 to n-1.
@@ -76,16 +114,16 @@ auto callsOf(size_t n, Make make) {
   return calls;
 }
 
-// Checks that all tensors of a list are of one type, and can be read (const void*) or written
-// (void*), and takes their memory.
+// Checks that all tensors of a list are like another of the call, and can be read (const void*) or
+// written (void*), and takes their memory.
 template <typename Pointer>
-std::vector<Pointer> blocksOf(Buffers& buffers, at::TensorList list, at::ScalarType type,
+std::vector<Pointer> blocksOf(Buffers& buffers, at::TensorList list, const at::Tensor& other,
                               const char* name, const char* argument) {
   std::vector<Pointer> blocks;
   for (const auto i : c10::irange(list.size())) {
     const Argument each{argument, static_cast<int64_t>(i)};
     checkTensor(list[i], name, each);
-    checkType(list[i], type, name, each);
+    checkLike(list[i], other, name, each);
     if constexpr (std::is_const_v<std::remove_pointer_t<Pointer>>) {
       blocks.push_back(buffers.in(list[i]));
     } else {
@@ -133,7 +171,7 @@ milliseconds checkedTimeout(const std::optional<Timeout>& timeout, const char* n
 // Checks the output of one tensor that has the inputs of all ranks.
 void checkGathered(const at::Tensor& output, const at::Tensor& input, int size, const char* name) {
   checkOutput(output, name, {"output"});
-  checkType(output, input.scalar_type(), name, {"output"});
+  checkLike(output, input, name, {"output"});
   checkCount(output, input.numel() * size, name, {"output"},
              "output tensor size must be equal to world_size times input tensor size");
 }
@@ -172,7 +210,8 @@ auto ProcessGroupGoccl::allReduceCall(Buffers& buffers, const at::Tensor& tensor
   checkOutput(tensor, "allreduce", {"tensor"});
   const Reduction by = reductionOf(op, tensor.scalar_type(), "allreduce");
   void* memory = buffers.inOut(tensor);
-  return callOf(library().allreduce, memory, memory, tensor.numel(), by.dtype, by.op, by.factor);
+  return callOf(library().allreduce, static_cast<const void*>(memory), memory, tensor.numel(),
+                by.dtype, by.op, by.factor);
 }
 
 WorkPtr ProcessGroupGoccl::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
@@ -202,7 +241,9 @@ WorkPtr ProcessGroupGoccl::allreduce_coalesced(Tensors& tensors,
     GOCCL_CHECK(!tensors.empty(), name, "requires non-empty tensor list");
     std::map<at::ScalarType, Part> ordered;  // so that all ranks start the parts in one order
     for (const auto i : c10::irange(tensors.size())) {
-      checkOutput(tensors[i], name, {"tensors", static_cast<int64_t>(i)});
+      const Argument each{"tensors", static_cast<int64_t>(i)};
+      checkOutput(tensors[i], name, each);
+      checkDevice(tensors[i], tensors[0].device(), name, each);
       Part& part = ordered[tensors[i].scalar_type()];
       part.memory.push_back(o.buffers.inOut(tensors[i]));
       part.counts.push_back(tensors[i].numel());
@@ -214,8 +255,9 @@ WorkPtr ProcessGroupGoccl::allreduce_coalesced(Tensors& tensors,
     }
     return callsOf(parts.size(), [&](size_t i) {
       const auto& [by, memory, counts] = parts[i];
-      return callOf(library().allreduce_coalesced, static_cast<int>(memory.size()), memory, memory,
-                    counts, by.dtype, by.op, by.factor);
+      return callOf(library().allreduce_coalesced, static_cast<int>(memory.size()),
+                    std::vector<const void*>(memory.begin(), memory.end()), memory, counts,
+                    by.dtype, by.op, by.factor);
     });
   });
 }
@@ -258,7 +300,7 @@ WorkPtr ProcessGroupGoccl::allgather(TensorLists& outputs, Tensors& inputs,
     checkTensor(input, "allgather", {"input"});
     const ElementType type = movedAs(input.scalar_type());
     const void* in = o.buffers.in(input);
-    auto out = blocksOf<void*>(o.buffers, o.outputs, input.scalar_type(), "allgather", "outputs");
+    auto out = blocksOf<void*>(o.buffers, o.outputs, input, "allgather", "outputs");
     checkCount(o.outputs[rank_], input.numel(), "allgather", {"outputs", rank_},
                "it receives this rank's input");
     return callOf(library().allgather, in, std::move(out), countsOf(o.outputs, type), type.dtype);
@@ -310,7 +352,7 @@ WorkPtr ProcessGroupGoccl::allgather_coalesced(TensorLists& outputLists, Tensors
       for (const auto& list : outputLists) {
         outputs.push_back(list[i]);
       }
-      auto out = blocksOf<void*>(o.buffers, outputs, input.scalar_type(), name, "output_lists");
+      auto out = blocksOf<void*>(o.buffers, outputs, input, name, "output_lists");
       checkCounts(outputs, input.numel(), name, "output_lists", "outputs are of the input's size");
       return callOf(library().allgather, o.buffers.in(input), std::move(out),
                     countsOf(outputs, type), type.dtype);
@@ -346,7 +388,7 @@ WorkPtr ProcessGroupGoccl::gather(TensorLists& outputs, Tensors& inputs,
     std::vector<void*> out;
     if (rank_ == opts.rootRank) {
       o.outputs = onePerRank(outputs, size_, "gather", "output");
-      out = blocksOf<void*>(o.buffers, o.outputs, input.scalar_type(), "gather", "outputs");
+      out = blocksOf<void*>(o.buffers, o.outputs, input, "gather", "outputs");
       checkCounts(o.outputs, input.numel(), "gather", "outputs", "outputs are of the input's size");
     } else {
       GOCCL_CHECK(outputs.empty(), "gather", "requires empty output on non-root, got ",
@@ -398,7 +440,7 @@ WorkPtr ProcessGroupGoccl::scatter(Tensors& outputs, TensorLists& inputs,
     std::vector<const void*> in;
     if (rank_ == opts.rootRank) {
       o.inputs = onePerRank(inputs, size_, "scatter", "input");
-      in = blocksOf<const void*>(o.buffers, o.inputs, output.scalar_type(), "scatter", "inputs");
+      in = blocksOf<const void*>(o.buffers, o.inputs, output, "scatter", "inputs");
       checkCounts(o.inputs, output.numel(), "scatter", "inputs", "inputs are of the output's size");
     } else {
       GOCCL_CHECK(inputs.empty(), "scatter", "requires empty input on non-root, got ",
@@ -421,7 +463,7 @@ void ProcessGroupGoccl::scatterNow(const at::Tensor& output, const std::optional
     if (rank_ == root) {
       const at::Tensor whole = input.value_or(at::Tensor());
       checkTensor(whole, name, {"input"});
-      checkType(whole, output.scalar_type(), name, {"input"});
+      checkLike(whole, output, name, {"input"});
       checkCount(whole, output.numel() * size_, name, {"input"},
                  "input tensor must be the same size as output size times world size");
       in = blockStarts(o.buffers.in(whole), std::vector<uint64_t>(size_, count),
@@ -439,7 +481,7 @@ WorkPtr ProcessGroupGoccl::reduce_scatter(Tensors& outputs, TensorLists& inputs,
     o.inputs = onePerRank(inputs, size_, name, "input");
     checkOutput(output, name, {"output"});
     const Reduction by = reductionOf(opts.reduceOp, output.scalar_type(), name);
-    auto in = blocksOf<const void*>(o.buffers, o.inputs, output.scalar_type(), name, "inputs");
+    auto in = blocksOf<const void*>(o.buffers, o.inputs, output, name, "inputs");
     checkCount(o.inputs[rank_], output.numel(), name, {"inputs", rank_},
                "it is reduced into this rank's output");
     return callOf(library().reduce_scatter, std::move(in), o.buffers.out(output),
@@ -452,7 +494,7 @@ auto ProcessGroupGoccl::reduceScatterCall(Buffers& buffers, const at::Tensor& ou
                                           const char* name) {
   checkTensor(input, name, {"input"});
   checkOutput(output, name, {"output"});
-  checkType(output, input.scalar_type(), name, {"output"});
+  checkLike(output, input, name, {"output"});
   checkCount(input, output.numel() * size_, name, {"input"},
              "input tensor must be the same size as output size times world size");
   const Reduction by = reductionOf(op, input.scalar_type(), name);
@@ -497,7 +539,7 @@ auto ProcessGroupGoccl::allToAllCall(Operation& operation, const at::Tensor& out
   const char* name = "alltoall_base";
   checkTensor(input, name, {"input"});
   checkOutput(output, name, {"output"});
-  checkType(output, input.scalar_type(), name, {"output"});
+  checkLike(output, input, name, {"output"});
   const ElementType type = movedAs(input.scalar_type());
   const size_t item = itemSize(input, type);
   auto inCounts = splitCounts(input, inputSplits, size_, type, name, {"input"});
@@ -532,10 +574,9 @@ WorkPtr ProcessGroupGoccl::alltoall(Tensors& outputs, Tensors& inputs,
     checkLength(inputs.size(), size_, "alltoall", "inputs");
     checkLength(outputs.size(), size_, "alltoall", "outputs");
     checkTensor(inputs[0], "alltoall", {"inputs", 0});
-    const at::ScalarType type = inputs[0].scalar_type();
-    const ElementType element = movedAs(type);
-    auto in = blocksOf<const void*>(o.buffers, inputs, type, "alltoall", "inputs");
-    auto out = blocksOf<void*>(o.buffers, outputs, type, "alltoall", "outputs");
+    const ElementType element = movedAs(inputs[0].scalar_type());
+    auto in = blocksOf<const void*>(o.buffers, inputs, inputs[0], "alltoall", "inputs");
+    auto out = blocksOf<void*>(o.buffers, outputs, inputs[0], "alltoall", "outputs");
     return callOf(library().alltoall, std::move(in), countsOf(inputs, element), std::move(out),
                   countsOf(outputs, element), element.dtype);
   });
@@ -566,15 +607,14 @@ WorkPtr ProcessGroupGoccl::allreduce_sparse(Tensors& tensors, const c10d::Allred
   guarded([&] {
     const at::Tensor& tensor = single(tensors, name, "");
     GOCCL_CHECK(tensor.defined() && tensor.is_sparse(), name, "requires a sparse COO tensor");
-    GOCCL_CHECK(tensor.device().is_cpu(), name, "only supports CPU tensors; `tensor` is on ",
-                tensor.device());
+    GOCCL_CHECK(!tensor.is_meta(), name, "`tensor` is on meta, where it has no data");
     GOCCL_CHECK(opts.reduceOp.op_ == c10d::ReduceOp::SUM, name,
                 "unsupported reduction operation (allreduce of sparse tensors only works with "
                 "ReduceOp.SUM)");
     GOCCL_CHECK(tensor.dim() <= kMaxDims, name, "`tensor` has ", tensor.dim(),
                 " dimensions, at most ", kMaxDims, " are allowed");
     const at::AutoDispatchBelowAutograd noGradients;
-    mine = tensor.coalesce();
+    mine = tensor.cpu().coalesce();
   });
   const Operation operation{kAllReduceSparse, tensors, {}, opts.timeout};
   refuseInBatch(operation.kind.title);
@@ -705,7 +745,7 @@ void ProcessGroupGoccl::programNow(const Program& program, const std::optional<a
     void* out = nullptr;
     if (input) {
       checkTensor(*input, name, {"input"});
-      checkType(*input, type, name, {"input"});
+      checkLike(*input, *some, name, {"input"});
       in = o.buffers.in(*input);
     }
     if (output) {

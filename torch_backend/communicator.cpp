@@ -60,10 +60,8 @@ Group backendOf(py::object group, const char* function) {
                    ": `group` must be a torch.distributed.ProcessGroup or None, not ",
                    std::string(py::str(py::type::of(group))));
   const auto processGroup = group.cast<c10::intrusive_ptr<c10d::ProcessGroup>>();
-  const auto devices = processGroup->getDeviceTypes();
-  const auto isCpu = [](const c10::Device& device) { return device.is_cpu(); };
-  if (std::any_of(devices.begin(), devices.end(), isCpu)) {
-    py::object backend = py::cast(processGroup->getBackend(c10::DeviceType::CPU));
+  for (const c10::Device& device : processGroup->getDeviceTypes()) {
+    py::object backend = py::cast(processGroup->getBackend(device.type()));
     // What TORCH_DISTRIBUTED_DEBUG=DETAIL puts around a back end, for checks that are made here
     // anyway.
     if (py::hasattr(backend, "wrapped_pg")) {
@@ -75,7 +73,7 @@ Group backendOf(py::object group, const char* function) {
   }
   TORCH_CHECK_VALUE(false, function, ": `group` has the back ends ",
                     std::string(py::str(c10d.attr("get_backend_config")(group))),
-                    ", and needs goccl for CPU tensors: init_process_group(\"goccl\") or "
+                    ", and needs goccl: init_process_group(\"goccl\") or "
                     "new_group(backend=\"goccl\")");
 }
 
@@ -119,8 +117,8 @@ auto blocking(Result (ProcessGroupGoccl::*now)(Arguments...), const char* method
 }
 
 constexpr const char* kAbout =
-    R"(Blocking collectives, sends and receives of CPU tensors, with less around them than
-torch.distributed has.
+    R"(Blocking collectives, sends and receives, with less around them than torch.distributed
+has.
 
 Nothing is set up: a communicator is another door to its group, and ends with it. Its collectives
 take their places in the one order of the group's. They may be mixed with those of

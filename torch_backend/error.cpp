@@ -59,6 +59,11 @@ void check(goccl_result result) {
   }
 }
 
+std::string textOf(const std::exception& exception) {
+  const auto* error = dynamic_cast<const c10::Error*>(&exception);
+  return error != nullptr ? error->what_without_backtrace() : exception.what();
+}
+
 void loadErrors() {
   classFor = py::object(py::module_::import("goccl.errors").attr("_class_for")).release().ptr();
 }

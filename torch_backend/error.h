@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <string>
 
 #include <pybind11/pybind11.h>
@@ -42,6 +43,9 @@ class Error : public torch::PyTorchError {
 // Throws the Python exception that a failure stands for: ValueError for a bad argument, else an
 // Error.
 [[noreturn]] void raise(Failure failure);
+
+// What an exception says, in the words for users.
+std::string textOf(const std::exception& exception);
 
 // Called once, with the GIL, when the module is imported.
 void loadErrors();

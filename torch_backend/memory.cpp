@@ -9,6 +9,7 @@
 
 #include "error.h"
 #include "library.h"
+#include "staging.h"
 
 namespace py = pybind11;
 
@@ -111,9 +112,12 @@ std::unordered_map<std::string, uint64_t> memoryStats() {
   uint64_t given = 0;
   uint64_t taken = 0;
   check(library().mem_stats(&registered, &given, &taken));
+  const auto [staged, most] = stagedBytes();
   return {{"registered_bytes", registered},
           {"read_by_peers_bytes", given},
-          {"read_from_peers_bytes", taken}};
+          {"read_from_peers_bytes", taken},
+          {"staged_bytes", staged},
+          {"staged_peak_bytes", most}};
 }
 
 void checkFilled(goccl_memory memory, int64_t dtype, int64_t count, const char* name,
@@ -139,8 +143,10 @@ void bindMemory(py::module_& module) {
   module.def("enter_pool", &enterPool,
              "Has the thread's CPU tensors allocated in shareable memory.");
   module.def("leave_pool", &leavePool, "Undoes enter_pool().");
-  module.def("memory_stats", &memoryStats,
-             "What adapters do with the process's shareable memory, in bytes.");
+  module.def(
+      "memory_stats", &memoryStats,
+      "What adapters do with the process's shareable memory, and what operations on tensors of "
+      "devices have in the host's, in bytes.");
 }
 
 }  // namespace goccl

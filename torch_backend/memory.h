@@ -19,7 +19,7 @@ bool hasShareableMemory();
 at::Tensor emptyShareable(at::IntArrayRef size, at::ScalarType dtype);
 // Whether emptyShareable() or a pool made the memory of the tensor.
 bool isShareable(const at::Tensor& tensor);
-// What adapters do with the process's shareable memory, in bytes.
+// What adapters do with the process's shareable memory, and what is staged, in bytes.
 std::unordered_map<std::string, uint64_t> memoryStats();
 
 // Memory that peers reach, of this process or of one of them, until nobody uses it any more.

@@ -156,7 +156,8 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::merge(
 
 // ---- starting ---------------------------------------------------------------------------------
 
-goccl_call ProcessGroupGoccl::callOptions(const Operation& operation, Start* start) {
+goccl_call ProcessGroupGoccl::callOptions(const Operation& operation, Start* start,
+                                          const goccl_feed* feed) {
   const int64_t timeout = operation.timeout.count();
   return {sizeof(goccl_call),
           timeout > 0 ? timeout : GOCCL_DEFAULT_TIMEOUT,
@@ -165,7 +166,30 @@ goccl_call ProcessGroupGoccl::callOptions(const Operation& operation, Start* sta
           &start->sequence,
           &start->contributors,
           operation.equalBlocks ? 1 : 0,
-          nullptr};
+          feed};
+}
+
+void ProcessGroupGoccl::bring(Operation& operation, bool sends) {
+  operation.buffers.start(streams_, (rank_ + 1) % size_);
+  if (!sends) {
+    return;
+  }
+  const milliseconds timeout =
+      operation.timeout.count() > 0 ? std::min(operation.timeout, kForever) : ownTimeout();
+  const std::string detail = detailOf(hooks_->group, "send");
+  const bool there = operation.buffers.await(timeout, [&] {
+    checkSignals();
+    if (library().comm_async_error(comm()) == GOCCL_ABORTED) {
+      raise({GOCCL_ABORTED, "goccl: send: the process group was aborted before its input was there",
+             detail});
+    }
+  });
+  if (!there) {
+    raise({GOCCL_TIMEOUT,
+           c10::str("goccl: send: timeout after ", timeout.count() / 1000.0,
+                    " s: its input is not there yet: the device has not come to it"),
+           detail});
+  }
 }
 
 std::shared_ptr<void> ProcessGroupGoccl::extend(milliseconds& timeout) const {
@@ -203,8 +227,7 @@ void ProcessGroupGoccl::refuseInBatch(const char* title, bool collective) {
 }
 
 void ProcessGroupGoccl::refuse(const std::exception& why, bool collective) {
-  const auto* error = dynamic_cast<const c10::Error*>(&why);
-  dropBatch(error != nullptr ? error->what_without_backtrace() : why.what(), collective);
+  dropBatch(textOf(why), collective);
 }
 
 void ProcessGroupGoccl::dropBatch(const std::string& why, bool collective) {
@@ -248,6 +271,14 @@ WorkPtr ProcessGroupGoccl::endCoalescing() {
     return work;
   }
   auto extension = extend(batch->all.timeout);
+  try {
+    bring(batch->all, batch->calls > batch->collectives);
+  } catch (const std::exception& exception) {
+    const std::string why = textOf(exception);
+    library().group_drop(batch->comm, why.c_str());
+    batch->drop(why, hooks_->group);
+    throw;
+  }
   Start start;
   const goccl_call options = callOptions(batch->all, &start);
   try {

@@ -46,10 +46,11 @@ struct Checkpoint {
   std::vector<Orphan> orphans;
 };
 
-// A group of ranks that joins host tensors. Every collective is asynchronous inside; arguments are
-// checked before anything is started. A call that all ranks are refused leaves the group usable;
-// one that only some are refused breaks it, on all ranks at once. `override` stands where the
-// oldest supported torch has the virtual method; the others replace a newer torch's.
+// A group of ranks that joins tensors of the host and, by way of its memory, those of devices.
+// Every collective is asynchronous inside; arguments are checked before anything is started. A call
+// that all ranks are refused leaves the group usable; one that only some are refused breaks it, on
+// all ranks at once. `override` stands where the oldest supported torch has the virtual method; the
+// others replace a newer torch's.
 class ProcessGroupGoccl : public c10d::Backend {
  public:
   using Options = goccl::Options;
@@ -222,7 +223,7 @@ class ProcessGroupGoccl : public c10d::Backend {
 #endif
 
   // Memory as of goccl.empty().
-  bool supportsTensorAlloc(c10::DeviceIndex) { return hasShareableMemory(); }
+  bool supportsTensorAlloc(c10::DeviceIndex index) { return index < 0 && hasShareableMemory(); }
   at::Tensor allocateTensor(long size, at::TensorOptions options = {});
   std::unordered_map<std::string, uint64_t> getMemoryStats() { return memoryStats(); }
 
@@ -306,7 +307,14 @@ class ProcessGroupGoccl : public c10d::Backend {
   // comm() where there is none.
   [[noreturn]] void refuseWithoutComm() const;
   // How an operation is called. `start` gets what the library tells of it.
-  static goccl_call callOptions(const Operation& operation, Start* start);
+  static goccl_call callOptions(const Operation& operation, Start* start,
+                                const goccl_feed* feed = nullptr);
+  // Has the inputs of an operation that is about to start come from their devices. Of `sends`, and
+  // of what else has no feed, it waits for them.
+  void bring(Operation& operation, bool sends);
+  // Does so for an operation of one call, and returns the call's feed.
+  template <typename Call>
+  const goccl_feed* brought(Operation& operation, const Call& call);
   // Adds the extra time to the timeout of an operation that is about to start. What it returns is
   // to be kept until the operation has ended.
   std::shared_ptr<void> extend(std::chrono::milliseconds& timeout) const;
@@ -374,6 +382,7 @@ class ProcessGroupGoccl : public c10d::Backend {
   std::atomic<uint32_t> epoch_{0};           // of rank and size, where followMembers() is called
   std::atomic<bool> renumbered_{false};      // there have been others since
   Batches batches_;
+  Streams streams_;
 };
 
 template <typename Prepare>
@@ -393,10 +402,20 @@ WorkPtr ProcessGroupGoccl::launch(Operation& operation, const Call& call) {
   auto extension = extend(operation.timeout);
   auto work = newWork(comm, operation);
   Start start;
-  const goccl_call options = callOptions(operation, &start);
+  const goccl_call options = callOptions(operation, &start, brought(operation, call));
   checkStart(call(comm, &options, &start.handle));
   work->begin(start, std::move(operation), std::move(extension));
   return work;
+}
+
+template <typename Call>
+const goccl_feed* ProcessGroupGoccl::brought(Operation& operation, const Call& call) {
+  if (!operation.buffers.staged()) {
+    return nullptr;
+  }
+  const goccl_feed* const feed = operation.fed() ? operation.buffers.feed(call.blocks()) : nullptr;
+  guarded([&] { bring(operation, operation.pointToPoint()); }, !operation.pointToPoint());
+  return feed;
 }
 
 template <typename Call>
@@ -446,11 +465,12 @@ WorkPtr ProcessGroupGoccl::runNow(Operation operation, Prepare prepare) {
   }
   auto extension = extend(operation.timeout);
   Start start;
-  const goccl_call options = callOptions(operation, &start);
   const goccl_comm comm = this->comm();
+  const goccl_call options = callOptions(operation, &start, brought(operation, call));
   checkStart(call(comm, &options, &start.handle));
   if (start.handle == GOCCL_WORK_DONE) {
     operation.buffers.finish();
+    operation.buffers.block();
     hooks_->follow();
     return nullptr;
   }

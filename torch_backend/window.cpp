@@ -179,7 +179,7 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
   const auto told = gather(name, [&](Words& mine) {
     GOCCL_CHECK(current() == nullptr, name,
                 "the window has a tensor already: call tensor_deregister() first, on all ranks");
-    checkTensor(tensor, name, {"tensor"});
+    checkHostTensor(tensor, name, {"tensor"});
     checkContiguous(tensor, name, {"tensor"});
     mine[kDtype] = static_cast<int64_t>(tensor.scalar_type());
     mine[kCount] = tensor.numel();
@@ -288,7 +288,7 @@ WorkPtr Window::put(const at::Tensor& tensor, int64_t dstRank, int64_t targetOff
   const char* name = "Window::put";
   const auto all = registered(name);
   Peer& peer = all->at(dstRank, name, "dst_rank");
-  checkTensor(tensor, name, {"tensor"});
+  checkHostTensor(tensor, name, {"tensor"});
   checkContiguous(tensor, name, {"tensor"});
   GOCCL_CHECK(tensor.scalar_type() == peer.dtype, name, "`tensor` is ", tensor.scalar_type(),
               ", it must be ", peer.dtype, ", as the tensor of ", group_->nameOf(dstRank), " is");

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include <ATen/record_function.h>
+#include <c10/core/StreamGuard.h>
 
 #include "error.h"
 #include "interpreter.h"
@@ -73,6 +74,10 @@ void Work::begin(const Start& start, Operation&& operation, std::shared_ptr<void
   contributors_ = start.contributors;
   buffers_ = std::move(operation.buffers);
   outputs_ = std::move(operation.outputs);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    devices_ = buffers_.devices();
+  }
   extension_ = std::move(extension);
   expected_ = hooks_->expect(kind_.type);
   if (start.handle == GOCCL_WORK_DONE) {
@@ -122,7 +127,7 @@ void Work::settle(std::exception_ptr exception) noexcept {
     if (future != nullptr && exception != nullptr) {
       future->setError(exception);
     } else if (future != nullptr) {
-      future->markCompleted(c10::IValue(outputs_));
+      keep(*future);
     }
   } catch (const std::exception& e) {
     warn(std::string("a callback of a collective's future failed: ") + e.what());
@@ -159,7 +164,9 @@ void Work::complete(goccl_result result) noexcept {
   } catch (...) {
     exception = std::current_exception();
   }
-  buffers_ = Buffers();
+  if (exception != nullptr) {
+    buffers_ = Buffers();
+  }
   settle(std::move(exception));
 }
 
@@ -198,8 +205,10 @@ void Work::poll() {
 
 bool Work::wait(std::chrono::milliseconds timeout) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     if (told() && exception_ == nullptr) {
+      lock.unlock();
+      buffers_.block();
       return true;  // as most short works have, and this spares them the look at the clock
     }
   }
@@ -237,6 +246,8 @@ bool Work::wait(std::chrono::milliseconds timeout) {
         if (exception_ != nullptr) {
           std::rethrow_exception(exception_);
         }
+        lock.unlock();
+        buffers_.block();
         return true;
       }
     } else if (const goccl_result result = library().work_wait(handle, slice.count());
@@ -251,9 +262,25 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   }
 }
 
+void Work::keep(c10::ivalue::Future& future) const {
+  if (future.devices() != buffers_.devices()) {
+    buffers_.synchronize();  // it was asked for before the devices were known, as in a batch
+  }
+  const c10::MultiStreamGuard guard(buffers_.streams());
+  future.markCompleted(c10::IValue(outputs_));
+}
+
+bool Work::arrived() const { return exception_ != nullptr || buffers_.arrived(); }
+
 bool Work::told() const { return completed_ && (future_ == nullptr || future_->completed()); }
 
 bool Work::isCompleted() {
+  poll();
+  std::lock_guard<std::mutex> lock(mutex_);
+  return told() && arrived();
+}
+
+bool Work::ended() {
   poll();
   std::lock_guard<std::mutex> lock(mutex_);
   return told();
@@ -262,7 +289,7 @@ bool Work::isCompleted() {
 bool Work::isSuccess() const {
   const_cast<Work*>(this)->poll();
   std::lock_guard<std::mutex> lock(mutex_);
-  return told() && exception_ == nullptr;
+  return told() && exception_ == nullptr && arrived();
 }
 
 std::exception_ptr Work::exception() const {
@@ -282,7 +309,7 @@ int Work::sourceRank() const {
 
 std::vector<at::Tensor> Work::result() {
   TORCH_CHECK(
-      isCompleted(),
+      ended(),
       "Work needs to be completed before calling result(). Should call wait() before result().");
   return outputs_;
 }
@@ -293,12 +320,12 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
     if (future_ != nullptr) {
       return future_;
     }
-    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors());
+    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors(), devices_);
     if (complete_.load()) {
       if (exception_ != nullptr) {
         future_->setError(exception_);
       } else {
-        future_->markCompleted(c10::IValue(outputs_));
+        keep(*future_);
       }
       return future_;
     }
@@ -312,7 +339,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
 
 int Work::contributors() {
   TORCH_CHECK(
-      isCompleted(),
+      ended(),
       "contributors() may only be called on work objects that have ended; call wait() first");
   wait(kNoTimeout);  // throws what it has ended with
   int n = contributors_;

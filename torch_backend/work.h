@@ -42,6 +42,8 @@ struct Operation {
   Buffers buffers;
 
   bool pointToPoint() const { return kind.type == c10d::OpType::SEND || source != kNoSource; }
+  // Whether its calls have feeds, by which tensors of devices come and go.
+  bool fed() const { return buffers.staged() && !pointToPoint(); }
 };
 
 // What the start of an operation has left.
@@ -81,7 +83,8 @@ class Work : public c10d::Work {
   // Ends at the operation's own timeout at the latest. A shorter `timeout` throws and leaves the
   // work running. On the main thread a Ctrl-C ends the wait. Of a batch that is being recorded
   // nothing has started: it throws, but returns true once after a blocking call, for torch has
-  // those wait too.
+  // those wait too. The thread does not wait for the copies of results to devices: their current
+  // streams do.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   // Breaks the communicator: no single operation of it can be given up alone.
   void abort() override { check(library().comm_abort(comm_, "Work.abort() was called")); }
@@ -109,8 +112,14 @@ class Work : public c10d::Work {
   // Tells everyone.
   void settle(std::exception_ptr exception) noexcept;
   Hooks::Completion completion() const;
+  // Whether everyone can see the end, results on devices aside.
+  bool ended();
   // Whether everyone can see the end, in the work and in its future alike. Called with mutex_ held.
   bool told() const;
+  // Whether results on devices may be read, too. Called with mutex_ held, once it is told.
+  bool arrived() const;
+  // Gives the future its value, of which whatever comes on a stream after it may make use.
+  void keep(c10::ivalue::Future& future) const;
 
   const goccl_comm comm_;
   const std::shared_ptr<Hooks> hooks_;
@@ -128,6 +137,7 @@ class Work : public c10d::Work {
   Buffers buffers_;
   std::vector<at::Tensor> outputs_;
   std::shared_ptr<void> extension_;
+  std::vector<c10::Device> devices_;                // of results; guarded by mutex_
   uint64_t expected_ = 0;                           // its number in hooks_; 0: nobody is to be told
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // guarded by mutex_
   using Time =

@@ -29,8 +29,38 @@ def register_once() -> None:
 
     if _registered or not torch.distributed.is_available():
         return
-    torch.distributed.Backend.register_backend("goccl", _create, extended_api=True, devices=["cpu"])
+    backend = torch.distributed.Backend
+    # Other names here would make goccl the default of devices whose own backends come later.
+    backend.register_backend("goccl", _create, extended_api=True, devices=["cpu"])
+    backend.backend_capability["goccl"] = _Devices()
     _registered = True
+
+
+class _Devices(list[str]):
+    """The devices that a group of "goccl" is for, as torch.distributed reads the list.
+
+    The accelerator is asked for when the list is read, as its name may be given to torch after goccl
+    is imported.
+    """
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_devices())
+
+    def __len__(self) -> int:
+        return len(_devices())
+
+    def __contains__(self, device: object) -> bool:
+        return device in _devices()
+
+    def __repr__(self) -> str:
+        return repr(_devices())
+
+
+def _devices() -> list[str]:
+    import torch
+
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return ["cpu"] if accelerator is None else ["cpu", accelerator.type]
 
 
 def _create(group: Any, options: Any) -> Any:
@@ -141,19 +171,20 @@ def _end_batches_on_errors() -> None:
 
 def _drop_batch(group: Any, error: BaseException) -> None:
     """Forgets what torch and the backend have of a group's batch that an exception ended."""
-    import torch
     import torch.distributed.distributed_c10d as c10d
 
     from goccl._native import load
 
-    try:
-        backend = group._get_backend(torch.device("cpu"))
-    except (AttributeError, RuntimeError):  # no group, or one without a CPU backend
-        return
-    backend = getattr(backend, "wrapped_pg", backend)  # of TORCH_DISTRIBUTED_DEBUG=DETAIL
-    if isinstance(backend, load().ProcessGroupGoccl):
-        calls = c10d._world.pg_coalesce_state.pop(group, None)
-        backend._drop_batch(f"its batch was ended by {type(error).__name__}: {error}", bool(calls))
+    backends = set()
+    for device in getattr(group, "_device_types", ()):  # no group has none
+        backend = group._get_backend(device)
+        backends.add(getattr(backend, "wrapped_pg", backend))  # of TORCH_DISTRIBUTED_DEBUG=DETAIL
+    calls = None
+    for backend in backends:
+        if isinstance(backend, load().ProcessGroupGoccl):
+            calls = calls or c10d._world.pg_coalesce_state.pop(group, None)
+            why = f"its batch was ended by {type(error).__name__}: {error}"
+            backend._drop_batch(why, bool(calls))
 
 
 def _leave_at_exit(native: ModuleType) -> None:

@@ -1,0 +1,157 @@
+// Tensors of devices, in collectives of the host's memory.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include "library.h"
+
+namespace goccl {
+
+// The blocks of a call in the host's memory, as the library numbers them: see goccl_feed.
+struct Blocks {
+  std::vector<const char*> in;
+  std::vector<char*> out;
+};
+
+// The streams of a group, on which it copies from and to each device.
+class Streams {
+ public:
+  struct Pair {
+    c10::Stream in, out;
+    bool own = true;  // false: both are the thread's current one, and copies block
+  };
+  // Those of a device. One that has no streams to give, or no events, is used by its current one.
+  Pair of(c10::Device device);
+
+ private:
+  std::mutex mutex_;
+  std::map<c10::DeviceIndex, std::optional<Pair>> pairs_;  // guarded by mutex_
+};
+
+// The tensors that an operation has on one device, with their images in the host's memory, which
+// the library reads and writes in their place. They are copied piece by piece: inputs from start()
+// on, behind what the caller's stream has to do until then; outputs as they become final. Both go
+// on streams of the group, so that no thread waits for the device, but where the library does for a
+// piece of an input.
+//
+// start() and those before it are of the calling thread. From then on one thread at a time is here,
+// but for block() and arrived(), which may be called once finish() has returned.
+class Staging {
+ public:
+  explicit Staging(c10::Device device) : device_(device) {}
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+  ~Staging();
+
+  c10::Device device() const { return device_; }
+  // As those of Buffers.
+  const void* in(const at::Tensor& tensor) { return add(tensor, true, false); }
+  void* out(const at::Tensor& tensor) { return add(tensor, false, true); }
+  void* inOut(const at::Tensor& tensor) { return add(tensor, true, true); }
+
+  bool has(const char* address) const;
+  // The feed of a call of these blocks; it lives as long as this.
+  const goccl_feed* feed(Blocks blocks);
+  // Has the copies of inputs begin: a piece of each block in turn, from block `first` on. Throws
+  // what the device says against it, and where its stream is captured in a graph.
+  void start(Streams& streams, size_t first);
+  // Waits until all inputs are there, for what has no feed. Returns false where they are not in
+  // time. `look` is called now and then; what it throws ends the wait.
+  bool await(std::chrono::steady_clock::time_point deadline, const std::function<void()>& look);
+  // After success: has what is left of the outputs copied.
+  void finish();
+
+  // Whether all copies are done, so that any stream may read the outputs.
+  bool arrived() const;
+  // Has the thread's current stream wait for the copies.
+  void block() const;
+  // Waits for them.
+  void synchronize() const;
+  // Whether copies go on streams of their own. Of one that has been started.
+  bool overlaps() const { return streams_ && streams_->own; }
+  // The stream of the copies of outputs; none where they have blocked.
+  std::optional<c10::Stream> stream() const;
+
+  // Destroys it once the device uses nothing of it any more: at once, or when others are.
+  struct Retire {
+    void operator()(Staging* staging) const;
+  };
+
+ private:
+  struct Piece {
+    int64_t from, upto;              // elements
+    size_t turn;                     // its number in its block
+    std::optional<c10::Event> over;  // the end of its copy; none: it is there
+  };
+  struct Image {
+    at::Tensor tensor;          // the user's
+    at::Tensor flat;            // its elements in a row; undefined where they do not lie so
+    at::Tensor host;            // the image
+    bool in, out;               // what it is of
+    bool pinned;                // what it lies in
+    bool fed = false;           // final() is called of it
+    std::vector<int64_t> cuts;  // where blocks of an input begin, in elements
+    std::vector<Piece> pieces;  // of an input, in order
+
+    int64_t elementAt(const char* address) const {
+      const auto offset = address - static_cast<const char*>(host.const_data_ptr());
+      return offset / static_cast<int64_t>(host.itemsize());
+    }
+  };
+
+  void* add(const at::Tensor& tensor, bool in, bool out);
+  // The image that has an address.
+  Image& imageAt(const char* address);
+  static void cut(Image& image);
+  // Whether copies do not block.
+  bool overlaps(const Image& image) const { return image.pinned && streams_->own; }
+  // Whether outputs are copied as they become final.
+  bool byPieces(const Image& image) const;
+  void copyIn(Image& image, Piece& piece) const;
+  void copyBack(const Image& image, int64_t from, int64_t upto) const;
+  // Whether the bytes are there; throws where their copy has failed.
+  bool need(const char* from, uint64_t bytes);
+  void final(const char* from, uint64_t bytes);
+  void markIn();
+  // Drops the images.
+  void forget();
+  // Whether the device uses nothing of it any more.
+  bool idle() const;
+
+  struct Feed {
+    Staging* staging;
+    Blocks blocks;
+    goccl_feed feed;
+  };
+
+  const c10::Device device_;
+  std::map<const char*, Image> images_;  // by the host's address
+  std::vector<Image*> inputs_;           // in the order of the call
+  std::vector<at::Tensor> outputs_;      // after finish(), which drops the images
+  std::deque<Feed> feeds_;
+  std::optional<Streams::Pair> streams_;
+  std::optional<c10::Event> in_;              // the end of all copies of inputs
+  std::optional<c10::Event> out_;             // likewise of outputs
+  std::exception_ptr failure_;                // of a copy of outputs
+  mutable std::atomic<bool> blocked_{false};  // some stream waits for the outputs
+};
+
+// Bytes of images: now, and at most so far.
+std::pair<uint64_t, uint64_t> stagedBytes();
+
+}  // namespace goccl

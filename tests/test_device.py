@@ -93,9 +93,12 @@ def misuse(rank):
     host = torch.ones(1000).pin_memory()
     x = torch.zeros(1000, device="testdev")
     address = x.data_ptr()
+    stream = torch.Stream(device="testdev")
+    stream.wait_stream(torch.accelerator.current_stream())
     device.configure(held=True)
-    x.copy_(host, non_blocking=True)
-    del x  # though the stream is about to write there
+    with stream:
+        x.copy_(host, non_blocking=True)
+    del x  # though another stream than its own is about to write there
     device.configure()
     torch.accelerator.synchronize()
     assert device.count()["late_writes"] == 1

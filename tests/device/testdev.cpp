@@ -2,8 +2,9 @@
 //
 // It has two devices. Their memory cannot be touched by the host: it is mapped without rights where
 // tensors say that it lies, and once more where only this file looks. What is freed is given out
-// again at once, and poisoned. Streams are threads, which run as late as a test wants. Operations
-// know nothing of tensors: whoever frees memory that a stream still uses harms itself.
+// again at once, and poisoned, both in the order of the stream that it was made on. Streams are
+// threads, which run as late as a test wants. Operations know nothing of tensors: whoever frees
+// memory that a stream still uses harms itself.
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/CachingHostAllocator.h>
@@ -11,6 +12,8 @@
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/set_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -25,7 +28,9 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <thread>
+#include <tuple>
 
 namespace {
 
@@ -75,12 +80,24 @@ class Worker {
   Worker() {
     std::thread([this] { run(); }).detach();
   }
-  void put(std::function<void()> f) {
+  void put(std::function<void()> f, bool late = true) {
     {
       std::lock_guard lock(mutex_);
-      queue_.push_back(std::move(f));
+      queue_.emplace_back(std::move(f), late);
     }
     change_.notify_all();
+  }
+  // Does a thing in the order of the stream, and in no time.
+  void note(std::function<void()> f) {
+    {
+      std::unique_lock lock(mutex_);
+      if (!queue_.empty() || busy_) {
+        lock.unlock();
+        put(std::move(f), false);
+        return;
+      }
+    }
+    f();
   }
   bool idle() {
     std::lock_guard lock(mutex_);
@@ -96,17 +113,18 @@ class Worker {
     std::minstd_rand random(17);
     for (;;) {
       std::function<void()> f;
+      bool late = false;
       {
         std::unique_lock lock(mutex_);
         change_.wait(lock, [&] { return !queue_.empty(); });
-        f = std::move(queue_.front());
+        std::tie(f, late) = std::move(queue_.front());
         queue_.pop_front();
         busy_ = true;
       }
       int64_t us = settings.delayUs;
       if (int64_t more = settings.randomUs) us += int64_t(random()) % more;
-      if (us > 0) std::this_thread::sleep_for(std::chrono::microseconds(us));
-      while (settings.held) std::this_thread::sleep_for(std::chrono::microseconds(100));
+      if (late && us > 0) std::this_thread::sleep_for(std::chrono::microseconds(us));
+      while (late && settings.held) std::this_thread::sleep_for(std::chrono::microseconds(100));
       try {
         f();
       } catch (const std::exception &e) {
@@ -122,8 +140,8 @@ class Worker {
 
   std::mutex mutex_;
   std::condition_variable change_;
-  std::deque<std::function<void()>> queue_;  // guarded by mutex_
-  bool busy_ = false;                        // guarded by mutex_
+  std::deque<std::pair<std::function<void()>, bool>> queue_;  // guarded by mutex_
+  bool busy_ = false;                                         // guarded by mutex_
 };
 
 std::mutex workersMutex;
@@ -277,34 +295,48 @@ class Memory {
   // The same bytes, where they can be touched.
   uint8_t *alias(const void *p) const { return alias_ + (static_cast<const uint8_t *>(p) - base_); }
 
-  void *take(size_t bytes) {
+  // Memory for what comes on the stream.
+  void *take(size_t bytes, const Stream &stream) {
     bytes = (bytes + kAlign - 1) / kAlign * kAlign;
-    std::lock_guard lock(mutex_);
-    auto &free = free_[bytes];
-    uint8_t *p = nullptr;
-    if (!free.empty()) {  // at once, the last that was given back
-      p = free.back();
-      free.pop_back();
-      look(p, bytes);
-    } else {
+    const Block block{bytes, stream.device_index(), stream.id()};
+    std::unique_lock lock(mutex_);
+    auto &free = free_[block];
+    if (free.empty()) {
       TORCH_CHECK(used_ + bytes <= kMemory, "testdev: out of memory");
-      p = base_ + used_;
-      used_ += bytes;
+      uint8_t *p = base_ + std::exchange(used_, used_ + bytes);
+      taken_.emplace(p, block);
+      return p;
     }
-    taken_[p] = bytes;
+    uint8_t *p = free.back();  // at once, the last that was given back
+    free.pop_back();
+    taken_.emplace(p, block);
+    lock.unlock();
+    worker(stream).note([this, p, bytes] {
+      std::lock_guard lock(mutex_);
+      look(p, bytes);
+      poisoned_.erase(p);
+    });
     return p;
   }
-  void give(void *p) {
-    std::lock_guard lock(mutex_);
-    const size_t bytes = taken_.extract(static_cast<uint8_t *>(p)).mapped();
-    memset(alias(p), kPoison, bytes);
-    free_[bytes].push_back(static_cast<uint8_t *>(p));
+  void give(void *memory) {
+    auto *p = static_cast<uint8_t *>(memory);
+    std::unique_lock lock(mutex_);
+    const Block block = taken_.extract(p).mapped();
+    free_[block].push_back(p);
+    lock.unlock();
+    const auto [bytes, device, stream] = block;
+    worker(streamOf(device, stream)).note([this, p, bytes] {
+      std::lock_guard lock(mutex_);
+      memset(alias(p), kPoison, bytes);
+      poisoned_.insert(p);
+    });
   }
   // Counts what has been written to free memory.
   void lookAtAll() {
     std::lock_guard lock(mutex_);
-    for (auto &[bytes, free] : free_)
-      for (uint8_t *p : free) look(p, bytes);
+    for (auto &[block, free] : free_)
+      for (uint8_t *p : free)
+        if (poisoned_.count(p) > 0) look(p, std::get<0>(block));
   }
 
  private:
@@ -321,9 +353,11 @@ class Memory {
   }
 
   uint8_t *base_ = nullptr, *alias_ = nullptr;
-  std::mutex mutex_;                               // guards what follows
-  std::map<size_t, std::vector<uint8_t *>> free_;  // by length
-  std::map<uint8_t *, size_t> taken_;
+  using Block = std::tuple<size_t, DeviceIndex, StreamId>;
+  std::mutex mutex_;  // guards what follows
+  std::map<Block, std::vector<uint8_t *>> free_;
+  std::map<uint8_t *, Block> taken_;
+  std::set<uint8_t *> poisoned_;
   size_t used_ = 0;
 };
 
@@ -346,7 +380,7 @@ void giveBack(void *p) {
 
 struct DeviceAllocator final : Allocator {
   DataPtr allocate(size_t n) override {
-    void *p = n > 0 ? memoryOf(currentDevice).take(n) : nullptr;
+    void *p = n > 0 ? memoryOf(currentDevice).take(n, currentStream(currentDevice)) : nullptr;
     return {p, p, &giveBack, Device(kType, currentDevice)};
   }
   DeleterFnPtr raw_deleter() const override { return &giveBack; }
@@ -437,6 +471,19 @@ void PinnedAllocator::release(void *p) {
 }
 REGISTER_HOST_ALLOCATOR(kType, &pinnedAllocator);
 
+// Gives a tensor's memory another length. What it has in common with the memory before stays.
+void resizeBytes(const Storage &storage, size_t bytes) {
+  const DeviceGuard guard(storage.device());
+  const size_t kept = std::min(bytes, storage.nbytes());
+  DataPtr made = deviceAllocator.allocate(bytes);
+  if (kept > 0) {
+    worker(currentStream(currentDevice)).synchronize();
+    deviceAllocator.copy_data(made.get(), storage.data_ptr().get(), kept);
+  }
+  storage.set_data_ptr_noswap(std::move(made));
+  storage.unsafeGetStorageImpl()->set_nbytes(bytes);
+}
+
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isAvailable() const override { return true; }
   bool isBuilt() const override { return true; }
@@ -453,6 +500,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   at::Allocator *getPinnedMemoryAllocator() const override {
     TORCH_CHECK_NOT_IMPLEMENTED(settings.pinned, "testdev has no pinned memory");
     return &pinnedAllocator;
+  }
+  void resizePrivateUse1Bytes(const Storage &storage, size_t bytes) const override {
+    resizeBytes(storage, bytes);
   }
   bool isPinnedPtr(const void *p) const override {
     return settings.pinned && pinnedAllocator.has(p);
@@ -530,15 +580,7 @@ const at::Tensor &resizeInPlace(const at::Tensor &t, IntArrayRef size,
   const Storage &storage = t.storage();
   const int64_t numel = multiply_integers(size);
   const size_t bytes = size_t(t.storage_offset() + numel) * t.itemsize();
-  if (numel > 0 && bytes > storage.nbytes()) {
-    const DeviceGuard guard(t.device());
-    worker(currentStream(currentDevice)).synchronize();
-    DataPtr more = deviceAllocator.allocate(bytes);
-    if (storage.nbytes() > 0)
-      deviceAllocator.copy_data(more.get(), storage.data_ptr().get(), storage.nbytes());
-    storage.set_data_ptr_noswap(std::move(more));
-    storage.unsafeGetStorageImpl()->set_nbytes(bytes);
-  }
+  if (numel > 0 && bytes > storage.nbytes()) resizeBytes(storage, bytes);
   impl->set_sizes_contiguous(size);
   return t;
 }
@@ -570,6 +612,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from_and_resize", copyFromAndResize);
   m.impl("as_strided", at::native::as_strided_tensorimpl);
   m.impl("view", at::native::view);
+  m.impl("view_as_real", at::native::view_as_real);
+  m.impl("view_as_complex", at::native::view_as_complex);
   m.impl("_local_scalar_dense", item);
   m.impl("set_.source_Storage_storage_offset", at::native::set_storage_cpu_);
   m.impl("resize_", resizeInPlace);

@@ -1,0 +1,712 @@
+"""Tensors of a device, which lie where the host cannot look, and whose streams are late: every
+operation gives what it gives with tensors of the CPU, and what goes wrong is told."""
+
+import gc
+import os
+import random
+import signal
+import threading
+import time
+from datetime import timedelta
+
+import device
+import goccl
+import harness
+import oracle
+import pytest
+import torch
+import torch.distributed as dist
+
+MiB = 1 << 20
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built():
+    """Ranks load what is built: one process builds it."""
+    return device.build()
+
+
+def begin(rank, backend="goccl", own=True, timeout=60, options=None, **settings):
+    """Joins the group, on a device of this rank's own or on the first one."""
+    device.load()
+    device.configure(**(settings or {"random": 300}))
+    torch.accelerator.set_device_index(rank.rank % device.DEVICES if own else 0)
+    rank.init(backend, timeout=timeout, pg_options=options)
+
+
+def here(values):
+    return values.to("testdev")
+
+
+def values(rank, count, seed=0, dtype=torch.float32):
+    return oracle.values(dtype, count, rank, "general", seed)
+
+
+def same(got, want, what):
+    harness.expect(got.device.type == "testdev", f"{what} is on {got.device}")
+    oracle.check(got.cpu(), want, what)
+
+
+def clean():
+    """Nothing was written late, and all images are given back."""
+    gc.collect()
+    torch.accelerator.synchronize()
+    harness.expect(device.count()["late_writes"] == 0, "memory was written to after its end")
+    stats = goccl.memory_stats()
+    harness.expect(stats["staged_bytes"] == 0, f"images are left: {stats}")
+
+
+# ---- every operation --------------------------------------------------------------------------
+
+
+def operations(rank, n, seed):
+    """Every operation once, of n elements and more, in the forms that torch.distributed has."""
+    size, me = rank.size, rank.rank
+    given = [values(r, n, seed) for r in range(size)]
+    total = oracle.reduce(given, "SUM")
+    mine = given[me]
+
+    x = here(mine)
+    dist.all_reduce(x)
+    same(x, total, "all_reduce")
+    x = here(mine)
+    dist.reduce(x, 1)
+    if me == 1:
+        same(x, total, "reduce")
+    x = here(mine)
+    dist.broadcast(x, 1)
+    same(x, given[1], "broadcast")
+
+    out = torch.empty(n * size, device="testdev")
+    dist.all_gather_into_tensor(out, here(mine))
+    same(out, torch.cat(given), "all_gather_into_tensor")
+    outs = [torch.empty(n, device="testdev") for _ in range(size)]
+    dist.all_gather(outs, here(mine))
+    for r, each in enumerate(outs):
+        same(each, given[r], f"all_gather, part {r}")
+    uneven = [torch.empty(n + r, device="testdev") for r in range(size)]
+    dist.all_gather(uneven, here(values(me, n + me, seed)))
+    for r, each in enumerate(uneven):
+        same(each, values(r, n + r, seed), f"uneven all_gather, part {r}")
+
+    blocks = [values(r, n * size, seed + 1) for r in range(size)]
+    want = oracle.reduce(blocks, "SUM")[me * n : (me + 1) * n]
+    out = torch.empty(n, device="testdev")
+    dist.reduce_scatter_tensor(out, here(blocks[me]))
+    same(out, want, "reduce_scatter_tensor")
+    out = torch.empty(n, device="testdev")
+    dist.reduce_scatter(out, list(here(blocks[me]).split(n) if n else [out] * size))
+    same(out, want, "reduce_scatter")
+    out = torch.empty(n * size, device="testdev")
+    dist.all_to_all_single(out, here(blocks[me]))
+    exchanged = torch.cat([b[me * n : (me + 1) * n] for b in blocks])
+    same(out, exchanged, "all_to_all_single")
+    outs = [torch.empty(n, device="testdev") for _ in range(size)]
+    dist.all_to_all(outs, [here(blocks[me][r * n : (r + 1) * n]) for r in range(size)])
+    same(torch.cat(outs), exchanged, "all_to_all")
+
+    outs = [torch.empty(n, device="testdev") for _ in range(size)] if me == 0 else None
+    dist.gather(here(mine), outs, 0)
+    if outs:
+        same(torch.cat(outs), torch.cat(given), "gather")
+    out = torch.empty(n, device="testdev")
+    dist.scatter(out, [here(g) for g in given] if me == 0 else None, 0)
+    same(out, mine, "scatter")
+
+    other, before = (me + 1) % size, (me - 1) % size
+    got = torch.empty(n, device="testdev")
+    sent = dist.isend(here(mine), other, tag=4)
+    dist.recv(got, before, tag=4)
+    sent.wait()
+    same(got, given[before], "recv")
+    got = torch.empty(n, device="testdev")
+    sends = [
+        dist.P2POp(dist.isend, here(mine), other),
+        dist.P2POp(dist.irecv, got, before),
+    ]
+    for work in dist.batch_isend_irecv(sends):
+        work.wait()
+    same(got, given[before], "a batch of a send and a receive")
+    got = torch.empty(n, device="testdev")
+    sent = dist.isend(here(mine), other)
+    source = dist.recv(got)
+    sent.wait()
+    harness.expect(source == before, f"it came from {source}")
+    same(got, given[before], "recv from any")
+
+    with dist._coalescing_manager(async_ops=True) as batch:
+        x, y = here(mine), here(blocks[me])
+        dist.all_reduce(x)
+        dist.all_reduce(y)
+    batch.wait()
+    same(x, total, "a batch, the first")
+    same(y, oracle.reduce(blocks, "SUM"), "a batch, the second")
+
+    comm = goccl.Communicator()
+    x = here(mine)
+    comm.all_reduce_(x)
+    same(x, total, "Communicator.all_reduce_")
+    out = torch.empty(n * size, device="testdev")
+    comm.all_gather_into(out, here(mine))
+    same(out, torch.cat(given), "Communicator.all_gather_into")
+    if me == 0:
+        comm.send(here(mine), 1)
+    elif me == 1:
+        got = torch.empty(n, device="testdev")
+        comm.recv(got, 0)
+        same(got, given[0], "Communicator.recv")
+
+
+def layouts(rank):
+    """Tensors whose elements do not lie in a row, or not as they are, and other dtypes."""
+    size, me = rank.size, rank.rank
+    for dtype in (torch.bfloat16, torch.int64, torch.bool, torch.complex64, torch.float64):
+        given = [oracle.values(dtype, 6, r, "small") for r in range(size)]
+        x = here(given[me])
+        options = dist.AllreduceOptions()
+        dist.group.WORLD.allreduce([x], options).wait()
+        same(x, oracle.reduce(given, "SUM"), f"all_reduce of {dtype}")
+        x = here(given[me])
+        dist.broadcast(x, 0)
+        same(x, given[0], f"broadcast of {dtype}")
+    given = [values(r, 600_000) for r in range(size)]
+    total = oracle.reduce(given, "SUM")
+    base = torch.zeros(1_200_001, device="testdev")
+    view = base[1::2]
+    view.copy_(given[me])
+    dist.all_reduce(view)
+    same(view.contiguous(), total, "every other element")
+    harness.expect(base[::2].cpu().eq(0).all().item(), "it wrote beside the tensor")
+    x = here(given[me]).view(600, 1000).t()
+    dist.all_reduce(x)
+    same(x.t().reshape(-1), total, "a transposed one")
+    c = torch.tensor([1 + 2j, 3 - 1j])
+    out = torch.empty(2 * size, dtype=c.dtype, device="testdev")
+    goccl.Communicator().all_gather_into(out, here(c).conj())
+    same(out, c.conj().resolve_conj().repeat(size), "conjugated")
+    neg = here(c).conj().imag
+    x = torch.empty(2 * size, device="testdev")
+    dist.all_gather_into_tensor(x, neg)
+    same(x, torch.tensor([-2.0, 1.0]).repeat(size), "negated")
+
+
+def everything(rank, backend, settings):
+    begin(rank, backend, **settings)
+    for seed, n in enumerate((0, 1, 1000, 700_001)):
+        operations(rank, n, seed)
+    layouts(rank)
+    objects = [None] * rank.size
+    dist.all_gather_object(objects, {"rank": rank.rank})
+    assert objects == [{"rank": r} for r in range(rank.size)]
+    dist.barrier()
+    clean()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"random": 300}, {"events": False}, {"pinned": False}, {"delay": 1000}],
+    ids=lambda s: "-".join(f"{k}={v}" for k, v in s.items()),
+)
+@pytest.mark.parametrize("transport", harness.TRANSPORTS)
+def test_every_operation(make_world, transport, settings):
+    if transport == "tcp" and settings != {"random": 300}:
+        pytest.skip("devices know nothing of transports")
+    world = make_world(3, env={"GOCCL_TRANSPORT": transport})
+    world.run(everything, "goccl", settings)
+
+
+@pytest.mark.parametrize("backend", ["testdev:goccl", "cpu:goccl,testdev:goccl"])
+def test_named_devices(make_world, backend):
+    make_world(2).run(everything, backend, {"random": 50})
+
+
+def detail(rank):
+    begin(rank, own=False)
+    operations(rank, 1000, 0)
+
+
+def test_detail(make_world):
+    """With torch's own checks around it, too."""
+    make_world(2, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}).run(detail)
+
+
+def mixed(rank):
+    begin(rank)
+    for n in (5, 700_000):
+        given = [values(r, n) for r in range(rank.size)]
+        x = given[rank.rank].clone()
+        x = here(x) if rank.rank else x
+        dist.all_reduce(x)
+        oracle.check(x.cpu(), oracle.reduce(given, "SUM"), "all_reduce")
+        out = torch.empty(n * rank.size, device="testdev" if rank.rank else "cpu")
+        mine = given[rank.rank]
+        dist.all_gather_into_tensor(out, here(mine) if rank.rank else mine)
+        oracle.check(out.cpu(), torch.cat(given), "all_gather")
+    clean()
+
+
+def test_ranks_of_several_kinds(make_world):
+    """One rank has tensors of the CPU, the others of devices."""
+    make_world(3).run(mixed)
+
+
+# ---- streams and lifetimes --------------------------------------------------------------------
+
+
+def lifetimes(rank):
+    begin(rank, delay=2000)
+    n = 3 * MiB // 4
+    given = [values(r, n) for r in range(rank.size)]
+    total = oracle.reduce(given, "SUM")
+
+    for _ in range(3):  # the result is dropped, and its memory is used again at once
+        dist.all_reduce(here(given[rank.rank]), async_op=True)
+        x = here(torch.ones(n))
+    for _ in range(3):  # the work is dropped, and the tensor is not
+        x = here(given[rank.rank])
+        dist.all_reduce(x, async_op=True)
+    dist.barrier()
+    torch.accelerator.synchronize()
+
+    x = here(given[rank.rank])
+    y = x.clone()  # reads it later than the call
+    z = torch.empty_like(x).copy_(x, non_blocking=True)
+    work = dist.all_reduce(x, async_op=True)
+    del y
+    work.wait()
+    same(z, given[rank.rank], "what an earlier kernel has read")
+    same(x, total, "the result")
+
+    x = here(given[rank.rank])  # waited for on another stream
+    work = dist.all_reduce(x, async_op=True)
+    stream = torch.Stream(device="testdev")
+    with stream:
+        work.wait()
+        y = torch.empty_like(x).copy_(x, non_blocking=True)
+    torch.accelerator.current_stream().wait_stream(stream)
+    same(y, total, "the result on another stream")
+
+    x = here(given[rank.rank])  # and by another thread
+    work = dist.all_reduce(x, async_op=True)
+    results = []
+
+    def wait():
+        torch.accelerator.set_device_index(x.device.index)
+        work.wait()
+        results.append(x.cpu())
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join()
+    oracle.check(results[0], total, "the result in another thread")
+
+    x = here(given[rank.rank])
+    work = dist.all_reduce(x, async_op=True)
+    harness.until(work.is_completed)
+    oracle.check(x.cpu(), total, "the result that is completed")
+    x = here(given[rank.rank])
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    assert work.result()[0].data_ptr() == x.data_ptr()
+
+    def again(future):
+        y = future.value()[0]
+        dist.all_reduce(y)
+        return y
+
+    x = here(given[rank.rank])
+    work = dist.all_reduce(x, async_op=True)
+    y = work.get_future().then(again).wait()
+    same(y, oracle.reduce([total] * rank.size, "SUM"), "what a callback has reduced")
+    with dist._coalescing_manager(async_ops=True) as batch:
+        x = here(given[rank.rank])
+        dist.all_reduce(x)
+    same(batch.works[0].get_future().wait()[0], total, "the future of a batch")
+    clean()
+
+
+def test_lifetimes(make_world):
+    """Inputs and outputs live as long as a copy needs them, and results are seen by whoever waits,
+    where and how it does."""
+    make_world(2).run(lifetimes)
+
+
+def at_random(rank, seed, count):
+    begin(rank, random=400)
+    groups = [dist.group.WORLD, dist.new_group(backend="goccl")]
+    streams = [torch.Stream(device="testdev") for _ in groups]
+    rnd = random.Random(seed)
+    late: list = []
+    for i in range(count):
+        k = rnd.randrange(2)
+        n = rnd.choice([1, 33, 5000, 300_000])
+        kind = rnd.randrange(5)
+        given = [values(r, n * rank.size, i) for r in range(rank.size)]
+        mine = given[rank.rank]
+        waits = rnd.random() < 0.4
+        with streams[k]:
+            x = torch.empty_like(mine, device="testdev").copy_(mine)
+            if kind == 0:
+                work = dist.all_reduce(x, group=groups[k], async_op=True)
+                want = oracle.reduce(given, "SUM")
+            elif kind == 1:
+                work = dist.broadcast(x, i % rank.size, group=groups[k], async_op=True)
+                want = given[i % rank.size]
+            elif kind == 2:
+                y = torch.empty(n, device="testdev")
+                work = dist.reduce_scatter_tensor(y, x, group=groups[k], async_op=True)
+                want = oracle.reduce(given, "SUM").split(n)[rank.rank]
+                x = y
+            elif kind == 3:
+                y = torch.empty(n * rank.size**2, device="testdev")
+                work = dist.all_gather_into_tensor(y, x, group=groups[k], async_op=True)
+                want = torch.cat(given)
+                x = y
+            else:
+                y = torch.empty(n * rank.size, device="testdev")
+                work = dist.all_to_all_single(y, x, group=groups[k], async_op=True)
+                want = torch.cat([g.split(n)[rank.rank] for g in given])
+                x = y
+        drops = rnd.random() < 0.1
+        if not drops:
+            late.append((k, work, x, want, f"operation {i}, {kind} of {n}"))
+        del work, x
+        if waits:
+            for k, work, x, want, what in late:
+                with streams[k]:
+                    work.wait()
+                    oracle.check(x.cpu(), want, what)
+            late.clear()
+    for k, work, x, want, what in late:
+        with streams[k]:
+            work.wait()
+            oracle.check(x.cpu(), want, what)
+    late.clear()
+    del x, y, work
+    dist.barrier()
+    clean()
+
+
+def test_at_random(make_world):
+    """Operations of all kinds on two groups and two streams, some waited for late and some never,
+    have the bits of the CPU's."""
+    make_world(2).run(at_random, 7, 300)
+
+
+@pytest.mark.slow
+def test_at_random_for_long(make_world):
+    make_world(2).run(at_random, 8, 2000, deadline=600)
+
+
+# ---- what is built on it ----------------------------------------------------------------------
+
+
+def small_model(dtype=torch.float32):
+    torch.manual_seed(1)
+    return torch.nn.Sequential(
+        torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8)
+    ).to(dtype)
+
+
+def trained(model, rank, where):
+    """Losses of a few steps, each with other data on each rank, and the parameters after these."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for step in range(4):
+        x = values(rank.rank, 16 * 64, step).view(16, 64).clamp(-2, 2).to(where)
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def trains(rank, compiles):
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    begin(rank, own=False, random=50)
+    of_cpu = DistributedDataParallel(small_model())
+    want = trained(of_cpu, rank, "cpu")
+    model = DistributedDataParallel(here(small_model()), static_graph=True)
+    if compiles:
+        model = torch.compile(model, backend="eager")
+    got = trained(model, rank, "testdev")
+    assert got == want, (got, want)
+    for a, b in zip(model.parameters(), of_cpu.parameters(), strict=True):
+        same(a.detach(), b.detach(), "a parameter of DDP")
+    if not compiles:
+        model = here(small_model())
+        for layer in (model[0], model[2], model):
+            fully_shard(layer)
+        losses = trained(model, rank, "testdev")
+        assert losses == want, (losses, want)
+    del model
+    clean()
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_training(make_world, compiles):
+    """DDP and FSDP2 come to what DDP on the CPU comes to."""
+    make_world(2).run(trains, compiles)
+
+
+def functional(rank):
+    import torch.distributed._functional_collectives as fc
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    begin(rank, own=False, random=50)
+    given = [values(r, 1000) for r in range(rank.size)]
+    x = fc.all_reduce(here(given[rank.rank]), "sum", dist.group.WORLD)
+    same(x + 0, oracle.reduce(given, "SUM"), "a functional all_reduce")
+    x = fc.all_gather_tensor(here(given[rank.rank]), 0, dist.group.WORLD)
+    same(x + 0, torch.cat(given), "a functional all_gather")
+    mesh = init_device_mesh("testdev", (rank.size,))
+    whole = torch.arange(8.0).view(4, 2)
+    sharded = distribute_tensor(here(whole), mesh, [Shard(0)])
+    assert sharded.to_local().shape == (4 // rank.size, 2)
+    same(sharded.redistribute(placements=[Replicate()]).to_local(), whole, "a DTensor")
+    objects = [rank.rank + 5]
+    dist.broadcast_object_list(objects, 1)
+    assert objects == [6]
+    del x, sharded
+    clean()
+
+
+def test_functional(make_world):
+    make_world(2).run(functional)
+
+
+# ---- what goes wrong --------------------------------------------------------------------------
+
+
+def refused(rank):
+    begin(rank)
+    one, two = (torch.ones(4, device=f"testdev:{i}") for i in range(2))
+    calls = {
+        "`output` is on cpu, expected testdev:0": lambda: dist.all_gather_into_tensor(
+            torch.empty(4 * rank.size), one
+        ),
+        "`outputs`[1] is on testdev:1, expected testdev:0": lambda: dist.all_gather(
+            [torch.empty_like(one), torch.empty_like(two)], one
+        ),
+        "`tensor` is on meta": lambda: goccl.Communicator().all_reduce_(one.to("meta")),
+        "`tensors`[1] is on testdev:1, expected testdev:0": lambda: dist.all_reduce_coalesced(
+            [one, two]
+        ),
+    }
+    for text, call in calls.items():
+        with pytest.raises(ValueError) as raised:
+            call()
+        harness.expect(text in str(raised.value), f"{raised.value} does not say {text!r}")
+        x = one.clone()
+        dist.all_reduce(x)
+        same(x, torch.full((4,), float(rank.size)), "what follows")
+    device.configure(capturing=True)
+    with pytest.raises(ValueError, match="is being captured in a graph"):
+        dist.all_reduce(one)
+    with (
+        pytest.raises(ValueError, match="is being captured in a graph"),
+        dist._coalescing_manager() as _,
+    ):
+        dist.all_reduce(one)
+    device.configure()
+    with pytest.raises(ValueError, match="only supports CPU tensors"):
+        goccl.Communicator().register(one)
+
+
+def test_refused(make_world):
+    make_world(2).run(refused)
+
+
+def fails(rank, when, late):
+    begin(rank, own=False, timeout=30)
+    x = here(values(rank.rank, 500_000))
+    torch.accelerator.synchronize()
+    dist.barrier()
+    if rank.rank == 1:
+        device.configure(fail_copy={"in": 1, "back": 5}[when], fail_late=late)
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    torch.accelerator.synchronize()
+    return None
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_copy_in_that_fails(make_world, late):
+    """Its rank gets the device's error, and the others that text with the rank's name."""
+    world = make_world(2)
+    outcomes = world.outcomes(fails, "in", late)
+    assert "a copy has failed" in outcomes[1].error or "this copy fails" in outcomes[1].error
+    assert outcomes[0].kind == "PeerFailedError" or "rank 1" in outcomes[0].error
+    assert "copy" in outcomes[0].error
+    world.close(check=False)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_copy_back_that_fails(make_world, late):
+    """It is this rank's alone."""
+    world = make_world(2)
+    outcomes = world.outcomes(fails, "back", late)
+    assert "cop" in outcomes[1].error
+    assert outcomes[0].ok
+    world.close(check=False)
+
+
+def stays(rank, end):
+    begin(rank, timeout=60)
+    rank.limit(3)
+    x = here(values(rank.rank, 500_000))
+    torch.accelerator.synchronize()
+    dist.barrier()
+    if rank.rank == 1:
+        device.configure(held=True)
+    work = dist.all_reduce(x, async_op=True)
+    if end == "kill" and rank.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if end == "abort" and rank.rank == 1:
+        dist.group.WORLD.abort()
+    try:
+        work.wait()
+    finally:
+        if end == "destroy":
+            dist.destroy_process_group()
+        device.configure()
+
+
+@pytest.mark.parametrize("end", ["timeout", "abort", "kill", "destroy"])
+def test_an_input_that_does_not_come(make_world, end):
+    world = make_world(2)
+    outcomes = world.outcomes(stays, end)
+    text = "\n".join(o.error for o in outcomes if o.exitcode is None)
+    assert not any(o.ok for o in outcomes), text
+    if end in ("timeout", "destroy"):
+        for o in outcomes:
+            assert "rank 1" in o.error, o.error
+            assert "input" in o.error, o.error
+            assert "not there yet" in o.error, o.error
+    elif end == "kill":
+        assert "rank 1" in outcomes[0].error
+    else:
+        assert "abort" in outcomes[0].error
+    world.close(check=False)
+
+
+def leaves(rank):
+    begin(rank, delay=500)
+    for _ in range(3):
+        dist.all_reduce(here(values(rank.rank, 300_000)), async_op=True)
+
+
+def test_exit_with_works_under_way(make_world):
+    """A process that ends without a word, while copies are under way, ends well."""
+    world = make_world(2, whole_exit=True)
+    world.run(leaves)
+
+
+def send_stays(rank):
+    begin(rank, timeout=60)
+    x = here(values(rank.rank, 500_000))
+    torch.accelerator.synchronize()
+    dist.barrier()
+    rank.limit(2)
+    if rank.rank == 0:
+        device.configure(held=True)
+        try:
+            with pytest.raises(dist.DistBackendError, match=r"send: timeout after 2 s: its input"):
+                dist.send(x, 1)
+        finally:
+            device.configure()
+
+
+def test_a_send_whose_input_does_not_come(make_world):
+    make_world(2).run(send_stays)
+
+
+def forks(rank):
+    begin(rank)
+    x = here(values(rank.rank, 1000))
+    work = dist.all_reduce(x, async_op=True)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    work.wait()
+    same(x, oracle.reduce([values(r, 1000) for r in range(rank.size)], "SUM"), "after a fork")
+
+
+def test_fork(make_world):
+    make_world(2).run(forks)
+
+
+def groups(rank):
+    begin(rank, timeout=30)
+    me = rank.rank
+    sub = dist.new_group([0, 2], backend="goccl")
+    if me != 1:
+        x = here(values(me, 1000))
+        dist.all_reduce(x, group=sub)
+        same(x, oracle.reduce([values(r, 1000) for r in (0, 2)], "SUM"), "a sub-group")
+    if hasattr(dist, "split_group"):
+        part = dist.split_group(split_ranks=[[0, 1], [2]])
+        x = here(values(me, 1000))
+        dist.all_reduce(x, group=part)
+        among = (0, 1) if me < 2 else (2,)
+        same(x, oracle.reduce([values(r, 1000) for r in among], "SUM"), "a split group")
+    dist.barrier()
+    clean()
+
+
+def test_groups(make_world):
+    make_world(3).run(groups)
+
+
+def survives(rank):
+    begin(rank, timeout=30, options=goccl.Options(recovery="survivors"))
+    me = rank.rank
+    x = here(values(me, 700_000))
+    dist.all_reduce(x)
+    same(x, oracle.reduce([values(r, 700_000) for r in range(3)], "SUM"), "before")
+    if me == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    x = here(values(me, 700_000))
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    assert work.contributors() == 2
+    same(x, oracle.reduce([values(r, 700_000) for r in (0, 2)], "SUM"), "after a death")
+    clean()
+
+
+def test_survivors(make_world):
+    """A collective in which a member dies runs again, with the inputs that were brought."""
+    world = make_world(3)
+    outcomes = world.outcomes(survives)
+    assert outcomes[0].ok and outcomes[2].ok, "\n".join(map(str, outcomes))
+    world.close(check=False)
+
+
+def test_timeouts_and_waits_are_of_the_group(make_world):
+    """wait() with a time of its own leaves the work running."""
+    make_world(2).run(waits_shortly)
+
+
+def waits_shortly(rank):
+    begin(rank)
+    x = here(values(rank.rank, 1000))
+    torch.accelerator.synchronize()
+    dist.barrier()
+    device.configure(held=True)
+    work = dist.all_reduce(x, async_op=True)
+    began = time.monotonic()
+    try:
+        with pytest.raises(dist.DistBackendError, match="it goes on"):
+            work.wait(timedelta(milliseconds=50))
+        assert time.monotonic() - began < 30
+        assert not work.is_completed()
+    finally:
+        device.configure()
+    work.wait()
+    same(x, oracle.reduce([values(r, 1000) for r in range(rank.size)], "SUM"), "the result")

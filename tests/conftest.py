@@ -58,9 +58,10 @@ class Kept:
 
     def run(self, fn, *args, deadline=harness.DEADLINE):
         if self._world is None:
-            env = {"GOCCL_TRANSPORT": self.transport}
+            on_device = self.transport == harness.DEVICE
+            env = {} if on_device else {"GOCCL_TRANSPORT": self.transport}
             self._world = harness.World(self._server, self.size, env=env, module=self._module)
-            self._world.run(init_group)
+            self._world.run(init_group, on_device)
         try:
             return self._world.run(fn, *args, deadline=deadline)
         except harness.WorldError:
@@ -73,12 +74,15 @@ class Kept:
             self._world.close()
 
 
-def init_group(rank):
+def init_group(rank, on_device):
+    if on_device:
+        harness.use_device()
     rank.init()
 
 
 def pytest_generate_tests(metafunc):
-    """`world` runs a test once for every size and transport of the module's SIZES."""
+    """`world` runs a test once for every size and transport of the module's SIZES, and for those of
+    its ON_DEVICE with tensors of a device."""
     if "world" not in metafunc.fixturenames:
         return
     params = [
@@ -88,19 +92,27 @@ def pytest_generate_tests(metafunc):
         for size in metafunc.module.SIZES
         for transport in (harness.TRANSPORTS if size > 1 else harness.TRANSPORTS[:1])
     ]
+    if harness.DEVICE:
+        params += [
+            pytest.param((size, harness.DEVICE), id=f"{size}-{harness.DEVICE}")
+            for size in getattr(metafunc.module, "ON_DEVICE", ())
+        ]
     metafunc.parametrize("world", params, indirect=True, scope="module")
 
 
 def pytest_collection_modifyitems(config, items):
     """Beyond 4 ranks only the dtypes of the module's WIDE are tested, and each with one transport a
     size: with another one at the next size, so that there is each pair of size, transport and
-    dtype."""
+    dtype. On a device there are these dtypes, and no tests of one case."""
 
     def wanted(item):
         params = item.callspec.params if hasattr(item, "callspec") else {}
+        on_device = params.get("world", ("", ""))[1] == harness.DEVICE
         if "world" not in params or "dtype" not in params:
-            return True
+            return not on_device
         size, transport = params["world"]
+        if on_device:
+            return params["dtype"] in item.module.WIDE
         if size <= 4:
             return True
         if params["dtype"] not in item.module.WIDE:

@@ -39,6 +39,9 @@ from pathlib import Path
 from typing import Any
 
 # The backend under test. Running the suite with "gloo" checks the tests themselves.
+# On which a part of the tests is run once more: "testdev" of tests/device, or one of torch's; "":
+# none.
+DEVICE = os.environ.get("GOCCL_TEST_DEVICE", "testdev")
 BACKEND = os.environ.get("GOCCL_TEST_BACKEND", "goccl")
 TRANSPORTS = tuple(
     os.environ.get("GOCCL_TEST_TRANSPORTS", "shm,tcp" if BACKEND == "goccl" else "tcp").split(",")
@@ -142,6 +145,25 @@ class Rank:
         if not self._conn.poll(deadline):
             raise TimeoutError("the test said nothing")
         return self._conn.recv()[1]
+
+
+_device = "cpu"
+
+
+def use_device() -> None:
+    """Has place() move tensors to the device of the tests, in this process."""
+    global _device
+    if DEVICE == "testdev":
+        import device
+
+        device.load()
+        device.configure(random=20)
+    _device = DEVICE
+
+
+def place(tensor: Any) -> Any:
+    """A tensor on the device that this process tests: usually the CPU, and then the same one."""
+    return tensor.to(_device)
 
 
 # What expect() has found wrong in the function that this rank runs; None: this process is no rank.

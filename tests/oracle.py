@@ -198,12 +198,12 @@ def _values(dtype, count, rank, kind, seed):
 
 def same(got, want, zeros=False):
     """ "" where got and want have the same bits, else what is wrong. One NaN is as good as another,
-    and where `zeros` says so, so is one zero."""
+    and where `zeros` says so, so is one zero. `got` may be on a device."""
     if got.dtype != want.dtype or got.shape != want.shape:
         return f"{got.dtype}{tuple(got.shape)} instead of {want.dtype}{tuple(want.shape)}"
     if got.numel() == 0:
         return ""
-    got, want = got.contiguous(), want.contiguous()
+    got, want = got.cpu().contiguous(), want.contiguous()
     if torch.equal(got.view(-1).view(torch.uint8), want.view(-1).view(torch.uint8)):
         return ""
     if got.dtype in COMPLEX:

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 SIZES = (1, 2, 3, 4, 5, 8)
+ON_DEVICE = (3,)
 CHUNK = 262144  # bytes
 
 SMALL = (0, 1, 7, 1023)
@@ -60,10 +61,10 @@ class Placed:
     def __init__(self, values, layout):
         n, dtype = values.numel(), values.dtype
         if layout == "plain" or n == 0:
-            self.base, self.tensor = None, values.clone()
+            self.base, self.tensor = None, harness.place(values.clone())
             return
         gap = oracle.values(dtype, 2 * n + 3, 99, "bits")
-        self.base = gap.clone()
+        self.base = harness.place(gap.clone())
         index = torch.arange(2 * n + 3)
         if layout == "strided":
             self.tensor, index = self.base[1 : 2 * n + 1 : 2], index[1 : 2 * n + 1 : 2]
@@ -87,7 +88,7 @@ class Placed:
         if self.base is None:
             return
         width = self.base.element_size()
-        bytes_now = self.base.view(torch.uint8).view(-1, width)
+        bytes_now = self.base.cpu().view(torch.uint8).view(-1, width)
         bytes_then = self.before.view(torch.uint8).view(-1, width)
         intact = (bytes_now == bytes_then).all(1)[~self.used].all()
         harness.expect(intact, f"{what}: wrote beside the tensor")
@@ -151,6 +152,18 @@ def test_all_reduce(world, dtype):
     world.run(run_all_reduce, dtype)
 
 
+def run_is_placed(rank, dtype):
+    dist.all_reduce(Placed(oracle.values(dtype, 5, 0), "plain").tensor)
+    staged = goccl.memory_stats()["staged_peak_bytes"]
+    assert (staged > 0) == (harness.place(torch.empty(0)).device.type != "cpu")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32], ids=oracle.name)
+def test_placed(world, dtype):
+    """What runs once more with a device has its tensors there."""
+    world.run(run_is_placed, dtype)
+
+
 def run_reduce(rank, dtype):
     for i, (count, op, kind) in enumerate(reduction_cases(dtype)):
         if dtype in oracle.COMPLEX and op == "PRODUCT":
@@ -202,7 +215,7 @@ def run_reduce_scatter(rank, dtype, form):
                 )
                 out.check(want, f"{what} {layout}, a tensor", zeros)
         if form == "equal":
-            buffer = mine.clone()
+            buffer = harness.place(mine.clone())
             out = buffer.split(lengths)[me]
             dist.reduce_scatter_tensor(out, buffer, reduce_op(op, dtype))
             oracle.check(out, want, f"{what} in place", zeros)
@@ -249,7 +262,7 @@ def run_all_gather(rank, dtype, form):
                 for r in range(n):
                     outs[r].check(given[r], f"{what}, part {r}")
         if form == "tensor":
-            buffer = oracle.values(dtype, n * count, 9, "bits")
+            buffer = harness.place(oracle.values(dtype, n * count, 9, "bits"))
             slot = buffer[me * count : (me + 1) * count]
             _copy(slot, given[me])
             dist.all_gather_into_tensor(buffer, slot)
@@ -376,7 +389,7 @@ def run_special_floats(rank, dtype):
     given = [torch.tensor(row).to(dtype).repeat(40) for row in rows]
     for op in oracle.OPS:
         if oracle.allowed(dtype, op):
-            mine = given[rank.rank].clone()
+            mine = harness.place(given[rank.rank].clone())
             dist.all_reduce(mine, reduce_op(op, dtype))
             oracle.check(
                 mine,
@@ -394,7 +407,7 @@ def test_nan_and_infinity(world, dtype):
 def run_premul_tensor(rank):
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         given = inputs(rank, dtype, 100, "general")
-        mine = given[rank.rank].clone()
+        mine = harness.place(given[rank.rank].clone())
         dist.all_reduce(
             mine, dist._make_nccl_premul_sum(torch.tensor([oracle.FACTOR], dtype=dtype))
         )

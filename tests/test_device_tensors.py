@@ -4,10 +4,12 @@ operation gives what it gives with tensors of the CPU, and what goes wrong is to
 import gc
 import os
 import random
+import re
 import signal
 import threading
 import time
 from datetime import timedelta
+from typing import Any
 
 import device
 import goccl
@@ -105,8 +107,8 @@ def operations(rank, n, seed):
     dist.all_to_all(outs, [here(blocks[me][r * n : (r + 1) * n]) for r in range(size)])
     same(torch.cat(outs), exchanged, "all_to_all")
 
-    outs = [torch.empty(n, device="testdev") for _ in range(size)] if me == 0 else None
-    dist.gather(here(mine), outs, 0)
+    outs = [torch.empty(n, device="testdev") for _ in range(size)] if me == 0 else []
+    dist.gather(here(mine), outs or None, 0)
     if outs:
         same(torch.cat(outs), torch.cat(given), "gather")
     out = torch.empty(n, device="testdev")
@@ -195,7 +197,7 @@ def everything(rank, backend, settings):
     for seed, n in enumerate((0, 1, 1000, 700_001)):
         operations(rank, n, seed)
     layouts(rank)
-    objects = [None] * rank.size
+    objects: list = [None] * rank.size
     dist.all_gather_object(objects, {"rank": rank.rank})
     assert objects == [{"rank": r} for r in range(rank.size)]
     dist.barrier()
@@ -430,7 +432,7 @@ def trains(rank, compiles):
     begin(rank, own=False, random=50)
     of_cpu = DistributedDataParallel(small_model())
     want = trained(of_cpu, rank, "cpu")
-    model = DistributedDataParallel(here(small_model()), static_graph=True)
+    model: Any = DistributedDataParallel(here(small_model()), static_graph=True)
     if compiles:
         model = torch.compile(model, backend="eager")
     got = trained(model, rank, "testdev")
@@ -499,9 +501,8 @@ def refused(rank):
         ),
     }
     for text, call in calls.items():
-        with pytest.raises(ValueError) as raised:
+        with pytest.raises(ValueError, match=re.escape(text)):
             call()
-        harness.expect(text in str(raised.value), f"{raised.value} does not say {text!r}")
         x = one.clone()
         dist.all_reduce(x)
         same(x, torch.full((4,), float(rank.size)), "what follows")
@@ -532,7 +533,6 @@ def fails(rank, when, late):
     work = dist.all_reduce(x, async_op=True)
     work.wait()
     torch.accelerator.synchronize()
-    return None
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -673,7 +673,7 @@ def survives(rank):
     if me == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     x = here(values(me, 700_000))
-    work = dist.all_reduce(x, async_op=True)
+    work: Any = dist.all_reduce(x, async_op=True)
     work.wait()
     assert work.contributors() == 2
     same(x, oracle.reduce([values(r, 700_000) for r in (0, 2)], "SUM"), "after a death")
@@ -684,7 +684,7 @@ def test_survivors(make_world):
     """A collective in which a member dies runs again, with the inputs that were brought."""
     world = make_world(3)
     outcomes = world.outcomes(survives)
-    assert outcomes[0].ok and outcomes[2].ok, "\n".join(map(str, outcomes))
+    world.values([outcomes[0], outcomes[2]])
     world.close(check=False)
 
 

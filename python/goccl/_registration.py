@@ -39,8 +39,7 @@ def register_once() -> None:
 class _Devices(list[str]):
     """The devices that a group of "goccl" is for, as torch.distributed reads the list.
 
-    The accelerator is asked for when the list is read, as its name may be given to torch after goccl
-    is imported.
+    The accelerator is asked for when the list is read: torch may learn its name after this import.
     """
 
     def __iter__(self) -> Iterator[str]:

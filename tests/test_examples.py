@@ -314,6 +314,7 @@ def test_elastic_training_under_torchrun():
             "shareable",
             [f"rank {r}: gradients in shareable memory: [True, True]\n" for r in range(2)],
         ),
+        ("device_tensors", [f"rank {r}: mean 1.5\n" for r in range(2)]),
         ("small_tensors", [f"rank {r}: mean loss 0.5\n" for r in range(2)]),
         ("tensor_parallel", [f"rank {r} has 512 of 1024 columns\n" for r in range(2)]),
     ],

@@ -185,7 +185,7 @@ def is_shareable(tensor: torch.Tensor) -> bool:
 
 
 def memory_stats() -> dict[str, int]:
-    """Tells what RDMA adapters do with this process's shareable memory.
+    """Tells what RDMA adapters do with this process's shareable memory, and what is staged.
 
     Returns:
         Numbers of bytes, by name:
@@ -195,8 +195,10 @@ def memory_stats() -> dict[str, int]:
         - "read_by_peers_bytes": what peers have read of this process's tensors without a copy,
           since the library was loaded.
         - "read_from_peers_bytes": what was read so of peers' tensors.
+        - "staged_bytes": what operations on tensors of devices have in the host's memory now.
+        - "staged_peak_bytes": the most that they have had.
 
-        Where the last two stay 0 over verbs, tensors are copied: they are ordinary, too small, or
+        Where what was read stays 0 over verbs, tensors are copied: they are ordinary, too small, or
         could not be registered (see the log).
 
     >>> goccl.memory_stats()["registered_bytes"]

@@ -72,6 +72,10 @@ test-rdma: setup ## Run the tests of verbs on hosts with SoftRoCE; a kernel is b
 	@$(TIMED) tests/softroce/build_kernel.sh >/dev/null
 	@$(TIMED) $(BIN)/python -m pytest tests/softroce
 
+.PHONY: test-gpu
+test-gpu: setup ## Check and measure tensors of the accelerator that is here, in six minutes
+	@tests/device/on_gpu.sh
+
 .PHONY: bench
 bench: setup ## Compare allreduce with Gloo
 	$(BIN)/goccl bench allreduce --ranks 2 --sizes 4,64K,64M --peers gloo

@@ -22,22 +22,29 @@ import torch.distributed as dist
 MiB = 1 << 20
 
 
+DEVICE = harness.DEVICE or "testdev"
+# Some tests have a device do what only that of the tests does.
+needs_testdev = pytest.mark.skipif(DEVICE != "testdev", reason="needs the device of tests/device")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def built():
     """Ranks load what is built: one process builds it."""
-    return device.build()
+    return DEVICE == "testdev" and device.build()
 
 
 def begin(rank, backend="goccl", own=True, timeout=60, options=None, **settings):
     """Joins the group, on a device of this rank's own or on the first one."""
-    device.load()
-    device.configure(**(settings or {"random": 300}))
-    torch.accelerator.set_device_index(rank.rank % device.DEVICES if own else 0)
+    if DEVICE == "testdev":
+        device.load()
+        device.configure(**(settings or {"random": 300}))
+    count = torch.accelerator.device_count()
+    torch.accelerator.set_device_index(rank.rank % count if own else 0)
     rank.init(backend, timeout=timeout, pg_options=options)
 
 
 def here(values):
-    return values.to("testdev")
+    return values.to(DEVICE)
 
 
 def values(rank, count, seed=0, dtype=torch.float32):
@@ -45,7 +52,7 @@ def values(rank, count, seed=0, dtype=torch.float32):
 
 
 def same(got, want, what):
-    harness.expect(got.device.type == "testdev", f"{what} is on {got.device}")
+    harness.expect(got.device.type == DEVICE, f"{what} is on {got.device}")
     oracle.check(got.cpu(), want, what)
 
 
@@ -53,7 +60,8 @@ def clean():
     """Nothing was written late, and all images are given back."""
     gc.collect()
     torch.accelerator.synchronize()
-    harness.expect(device.count()["late_writes"] == 0, "memory was written to after its end")
+    if DEVICE == "testdev":
+        harness.expect(device.count()["late_writes"] == 0, "memory was written to after its end")
     stats = goccl.memory_stats()
     harness.expect(stats["staged_bytes"] == 0, f"images are left: {stats}")
 
@@ -79,49 +87,49 @@ def operations(rank, n, seed):
     dist.broadcast(x, 1)
     same(x, given[1], "broadcast")
 
-    out = torch.empty(n * size, device="testdev")
+    out = torch.empty(n * size, device=DEVICE)
     dist.all_gather_into_tensor(out, here(mine))
     same(out, torch.cat(given), "all_gather_into_tensor")
-    outs = [torch.empty(n, device="testdev") for _ in range(size)]
+    outs = [torch.empty(n, device=DEVICE) for _ in range(size)]
     dist.all_gather(outs, here(mine))
     for r, each in enumerate(outs):
         same(each, given[r], f"all_gather, part {r}")
-    uneven = [torch.empty(n + r, device="testdev") for r in range(size)]
+    uneven = [torch.empty(n + r, device=DEVICE) for r in range(size)]
     dist.all_gather(uneven, here(values(me, n + me, seed)))
     for r, each in enumerate(uneven):
         same(each, values(r, n + r, seed), f"uneven all_gather, part {r}")
 
     blocks = [values(r, n * size, seed + 1) for r in range(size)]
     want = oracle.reduce(blocks, "SUM")[me * n : (me + 1) * n]
-    out = torch.empty(n, device="testdev")
+    out = torch.empty(n, device=DEVICE)
     dist.reduce_scatter_tensor(out, here(blocks[me]))
     same(out, want, "reduce_scatter_tensor")
-    out = torch.empty(n, device="testdev")
+    out = torch.empty(n, device=DEVICE)
     dist.reduce_scatter(out, list(here(blocks[me]).split(n) if n else [out] * size))
     same(out, want, "reduce_scatter")
-    out = torch.empty(n * size, device="testdev")
+    out = torch.empty(n * size, device=DEVICE)
     dist.all_to_all_single(out, here(blocks[me]))
     exchanged = torch.cat([b[me * n : (me + 1) * n] for b in blocks])
     same(out, exchanged, "all_to_all_single")
-    outs = [torch.empty(n, device="testdev") for _ in range(size)]
+    outs = [torch.empty(n, device=DEVICE) for _ in range(size)]
     dist.all_to_all(outs, [here(blocks[me][r * n : (r + 1) * n]) for r in range(size)])
     same(torch.cat(outs), exchanged, "all_to_all")
 
-    outs = [torch.empty(n, device="testdev") for _ in range(size)] if me == 0 else []
+    outs = [torch.empty(n, device=DEVICE) for _ in range(size)] if me == 0 else []
     dist.gather(here(mine), outs or None, 0)
     if outs:
         same(torch.cat(outs), torch.cat(given), "gather")
-    out = torch.empty(n, device="testdev")
+    out = torch.empty(n, device=DEVICE)
     dist.scatter(out, [here(g) for g in given] if me == 0 else None, 0)
     same(out, mine, "scatter")
 
     other, before = (me + 1) % size, (me - 1) % size
-    got = torch.empty(n, device="testdev")
+    got = torch.empty(n, device=DEVICE)
     sent = dist.isend(here(mine), other, tag=4)
     dist.recv(got, before, tag=4)
     sent.wait()
     same(got, given[before], "recv")
-    got = torch.empty(n, device="testdev")
+    got = torch.empty(n, device=DEVICE)
     sends = [
         dist.P2POp(dist.isend, here(mine), other),
         dist.P2POp(dist.irecv, got, before),
@@ -129,7 +137,7 @@ def operations(rank, n, seed):
     for work in dist.batch_isend_irecv(sends):
         work.wait()
     same(got, given[before], "a batch of a send and a receive")
-    got = torch.empty(n, device="testdev")
+    got = torch.empty(n, device=DEVICE)
     sent = dist.isend(here(mine), other)
     source = dist.recv(got)
     sent.wait()
@@ -148,13 +156,13 @@ def operations(rank, n, seed):
     x = here(mine)
     comm.all_reduce_(x)
     same(x, total, "Communicator.all_reduce_")
-    out = torch.empty(n * size, device="testdev")
+    out = torch.empty(n * size, device=DEVICE)
     comm.all_gather_into(out, here(mine))
     same(out, torch.cat(given), "Communicator.all_gather_into")
     if me == 0:
         comm.send(here(mine), 1)
     elif me == 1:
-        got = torch.empty(n, device="testdev")
+        got = torch.empty(n, device=DEVICE)
         comm.recv(got, 0)
         same(got, given[0], "Communicator.recv")
 
@@ -173,7 +181,7 @@ def layouts(rank):
         same(x, given[0], f"broadcast of {dtype}")
     given = [values(r, 600_000) for r in range(size)]
     total = oracle.reduce(given, "SUM")
-    base = torch.zeros(1_200_001, device="testdev")
+    base = torch.zeros(1_200_001, device=DEVICE)
     view = base[1::2]
     view.copy_(given[me])
     dist.all_reduce(view)
@@ -183,11 +191,11 @@ def layouts(rank):
     dist.all_reduce(x)
     same(x.t().reshape(-1), total, "a transposed one")
     c = torch.tensor([1 + 2j, 3 - 1j])
-    out = torch.empty(2 * size, dtype=c.dtype, device="testdev")
+    out = torch.empty(2 * size, dtype=c.dtype, device=DEVICE)
     goccl.Communicator().all_gather_into(out, here(c).conj())
     same(out, c.conj().resolve_conj().repeat(size), "conjugated")
     neg = here(c).conj().imag
-    x = torch.empty(2 * size, device="testdev")
+    x = torch.empty(2 * size, device=DEVICE)
     dist.all_gather_into_tensor(x, neg)
     same(x, torch.tensor([-2.0, 1.0]).repeat(size), "negated")
 
@@ -212,13 +220,13 @@ def everything(rank, backend, settings):
 )
 @pytest.mark.parametrize("transport", harness.TRANSPORTS)
 def test_every_operation(make_world, transport, settings):
-    if transport == "tcp" and settings != {"random": 300}:
-        pytest.skip("devices know nothing of transports")
+    if settings != {"random": 300} and (transport == "tcp" or DEVICE != "testdev"):
+        pytest.skip("other devices have no such settings, and they know nothing of transports")
     world = make_world(3, env={"GOCCL_TRANSPORT": transport})
     world.run(everything, "goccl", settings)
 
 
-@pytest.mark.parametrize("backend", ["testdev:goccl", "cpu:goccl,testdev:goccl"])
+@pytest.mark.parametrize("backend", [f"{DEVICE}:goccl", f"cpu:goccl,{DEVICE}:goccl"])
 def test_named_devices(make_world, backend):
     make_world(2).run(everything, backend, {"random": 50})
 
@@ -241,7 +249,7 @@ def mixed(rank):
         x = here(x) if rank.rank else x
         dist.all_reduce(x)
         oracle.check(x.cpu(), oracle.reduce(given, "SUM"), "all_reduce")
-        out = torch.empty(n * rank.size, device="testdev" if rank.rank else "cpu")
+        out = torch.empty(n * rank.size, device=DEVICE if rank.rank else "cpu")
         mine = given[rank.rank]
         dist.all_gather_into_tensor(out, here(mine) if rank.rank else mine)
         oracle.check(out.cpu(), torch.cat(given), "all_gather")
@@ -282,7 +290,7 @@ def lifetimes(rank):
 
     x = here(given[rank.rank])  # waited for on another stream
     work = dist.all_reduce(x, async_op=True)
-    stream = torch.Stream(device="testdev")
+    stream = torch.Stream(device=DEVICE)
     with stream:
         work.wait()
         y = torch.empty_like(x).copy_(x, non_blocking=True)
@@ -337,7 +345,7 @@ def test_lifetimes(make_world):
 def at_random(rank, seed, count):
     begin(rank, random=400)
     groups = [dist.group.WORLD, dist.new_group(backend="goccl")]
-    streams = [torch.Stream(device="testdev") for _ in groups]
+    streams = [torch.Stream(device=DEVICE) for _ in groups]
     rnd = random.Random(seed)
     late: list = []
     for i in range(count):
@@ -348,7 +356,7 @@ def at_random(rank, seed, count):
         mine = given[rank.rank]
         waits = rnd.random() < 0.4
         with streams[k]:
-            x = torch.empty_like(mine, device="testdev").copy_(mine)
+            x = torch.empty_like(mine, device=DEVICE).copy_(mine)
             if kind == 0:
                 work = dist.all_reduce(x, group=groups[k], async_op=True)
                 want = oracle.reduce(given, "SUM")
@@ -356,17 +364,17 @@ def at_random(rank, seed, count):
                 work = dist.broadcast(x, i % rank.size, group=groups[k], async_op=True)
                 want = given[i % rank.size]
             elif kind == 2:
-                y = torch.empty(n, device="testdev")
+                y = torch.empty(n, device=DEVICE)
                 work = dist.reduce_scatter_tensor(y, x, group=groups[k], async_op=True)
                 want = oracle.reduce(given, "SUM").split(n)[rank.rank]
                 x = y
             elif kind == 3:
-                y = torch.empty(n * rank.size**2, device="testdev")
+                y = torch.empty(n * rank.size**2, device=DEVICE)
                 work = dist.all_gather_into_tensor(y, x, group=groups[k], async_op=True)
                 want = torch.cat(given)
                 x = y
             else:
-                y = torch.empty(n * rank.size, device="testdev")
+                y = torch.empty(n * rank.size, device=DEVICE)
                 work = dist.all_to_all_single(y, x, group=groups[k], async_op=True)
                 want = torch.cat([g.split(n)[rank.rank] for g in given])
                 x = y
@@ -435,7 +443,7 @@ def trains(rank, compiles):
     model: Any = DistributedDataParallel(here(small_model()), static_graph=True)
     if compiles:
         model = torch.compile(model, backend="eager")
-    got = trained(model, rank, "testdev")
+    got = trained(model, rank, DEVICE)
     assert got == want, (got, want)
     for a, b in zip(model.parameters(), of_cpu.parameters(), strict=True):
         same(a.detach(), b.detach(), "a parameter of DDP")
@@ -443,7 +451,7 @@ def trains(rank, compiles):
         model = here(small_model())
         for layer in (model[0], model[2], model):
             fully_shard(layer)
-        losses = trained(model, rank, "testdev")
+        losses = trained(model, rank, DEVICE)
         assert losses == want, (losses, want)
     del model
     clean()
@@ -466,7 +474,7 @@ def functional(rank):
     same(x + 0, oracle.reduce(given, "SUM"), "a functional all_reduce")
     x = fc.all_gather_tensor(here(given[rank.rank]), 0, dist.group.WORLD)
     same(x + 0, torch.cat(given), "a functional all_gather")
-    mesh = init_device_mesh("testdev", (rank.size,))
+    mesh = init_device_mesh(DEVICE, (rank.size,))
     whole = torch.arange(8.0).view(4, 2)
     sharded = distribute_tensor(here(whole), mesh, [Shard(0)])
     assert sharded.to_local().shape == (4 // rank.size, 2)
@@ -519,6 +527,7 @@ def refused(rank):
         goccl.Communicator().register(one)
 
 
+@needs_testdev
 def test_refused(make_world):
     make_world(2).run(refused)
 
@@ -535,6 +544,7 @@ def fails(rank, when, late):
     torch.accelerator.synchronize()
 
 
+@needs_testdev
 @pytest.mark.parametrize("late", [False, True])
 def test_a_copy_in_that_fails(make_world, late):
     """Its rank gets the device's error, and the others that text with the rank's name."""
@@ -546,6 +556,7 @@ def test_a_copy_in_that_fails(make_world, late):
     world.close(check=False)
 
 
+@needs_testdev
 @pytest.mark.parametrize("late", [False, True])
 def test_a_copy_back_that_fails(make_world, late):
     """It is this rank's alone."""
@@ -577,6 +588,7 @@ def stays(rank, end):
         device.configure()
 
 
+@needs_testdev
 @pytest.mark.parametrize("end", ["timeout", "abort", "kill", "destroy"])
 def test_an_input_that_does_not_come(make_world, end):
     world = make_world(2)
@@ -622,6 +634,7 @@ def send_stays(rank):
             device.configure()
 
 
+@needs_testdev
 def test_a_send_whose_input_does_not_come(make_world):
     make_world(2).run(send_stays)
 
@@ -688,6 +701,7 @@ def test_survivors(make_world):
     world.close(check=False)
 
 
+@needs_testdev
 def test_timeouts_and_waits_are_of_the_group(make_world):
     """wait() with a time of its own leaves the work running."""
     make_world(2).run(waits_shortly)

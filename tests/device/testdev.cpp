@@ -399,8 +399,14 @@ class PinnedAllocator final : public at::HostAllocator {
   DataPtr allocate(size_t n) override {
     if (n == 0) return {nullptr, nullptr, &release, Device(DeviceType::CPU)};
     std::lock_guard lock(mutex_);
-    void *p = std::aligned_alloc(64, (n + 63) / 64 * 64);
-    TORCH_CHECK(p != nullptr, "testdev: no pinned memory");
+    void *p = nullptr;
+    if (auto &spare = spare_[n]; !spare.empty()) {
+      p = spare.back();
+      spare.pop_back();
+    } else {
+      p = std::aligned_alloc(64, (n + 63) / 64 * 64);
+      TORCH_CHECK(p != nullptr, "testdev: no pinned memory");
+    }
     blocks_[static_cast<uint8_t *>(p)] = {n, 0, false};
     bytes_ += n;
     return {p, p, &release, Device(DeviceType::CPU)};
@@ -448,9 +454,9 @@ class PinnedAllocator final : public at::HostAllocator {
     if (b.users == 0) remove(p);
   }
   void remove(uint8_t *p) {
-    bytes_ -= blocks_.at(p).bytes;
-    blocks_.erase(p);
-    std::free(p);
+    const size_t bytes = blocks_.extract(p).mapped().bytes;
+    bytes_ -= bytes;
+    spare_[bytes].push_back(p);
   }
   std::map<uint8_t *, Block>::iterator find(const void *p) {
     auto *at = static_cast<uint8_t *>(const_cast<void *>(p));
@@ -462,6 +468,7 @@ class PinnedAllocator final : public at::HostAllocator {
 
   std::mutex mutex_;  // guards what follows
   std::map<uint8_t *, Block> blocks_;
+  std::map<size_t, std::vector<uint8_t *>> spare_;  // by length, as CUDA's allocator keeps them
   size_t bytes_ = 0;
 };
 auto &pinnedAllocator = *new PinnedAllocator;

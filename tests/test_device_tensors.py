@@ -205,6 +205,8 @@ def everything(rank, backend, settings):
     for seed, n in enumerate((0, 1, 1000, 700_001)):
         operations(rank, n, seed)
     layouts(rank)
+    assert goccl.describe().device == DEVICE
+    assert f"tensors of {DEVICE}" in str(goccl.describe())
     objects: list = [None] * rank.size
     dist.all_gather_object(objects, {"rank": rank.rank})
     assert objects == [{"rank": r} for r in range(rank.size)]

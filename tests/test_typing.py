@@ -165,7 +165,7 @@ def test_a_description_of_many_ranks_stays_short():
         name="g", rank=5, size=size, epoch=3,
         global_ranks=list(reversed(range(size))), pids=list(range(0, 2 * size, 2)),
         hosts=[f"host{rank % 64}" for rank in range(size)],
-        transports=["tcp"] * size, reasons=["they are on different hosts"] * size,
+        transports=["tcp"] * size, reasons=["they are on different hosts"] * size, device="",
         interface="eth0", addresses=["10.0.0.1:1"], congestion_control="cubic",
         oversubscribed=True, thresholds={}, alltoall_schedule="", algorithms="",
         timeout=timedelta(seconds=1), liveness_grace=timedelta(seconds=1), settings={},

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from goccl._native import load
 from goccl._options import VARIABLES
+from goccl._registration import accelerator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,6 +74,7 @@ class Description:
         transports: what joins this rank to each: "mem" (threads of one process), "shm", "tcp",
             "verbs" (RDMA), or "self".
         reasons: why it is that transport, in words; "" for the own rank.
+        device: of which tensors go by way of the host's memory; "" where torch has none here.
         interface: the network interface that listens; "" for a group of one, which needs none.
         addresses: that it listens on, each as "host:port".
         congestion_control: of TCP between hosts; "" for a group of one.
@@ -95,6 +97,7 @@ class Description:
     pids: list[int]
     transports: list[Transport]
     reasons: list[str]
+    device: str
     interface: str
     addresses: list[str]
     congestion_control: str
@@ -115,6 +118,8 @@ class Description:
             f"algorithms    {self.algorithms or 'any'}",
             f"all-to-all    {self.alltoall_schedule or 'by size'}",
         ]
+        if self.device:
+            lines.append(f"device        tensors of {self.device} go by way of the host's memory")
         if self.oversubscribed:
             lines.append("CPUs          fewer than ranks on some host: ranks wait by sleeping")
         given = {name: s for name, s in self.settings.items() if s.source != "default"}
@@ -229,4 +234,6 @@ def _describe(group: Group, function: str) -> Description:
         VARIABLES[name].option or name: Setting(**value)
         for name, value in facts.pop("settings").items()
     }
-    return Description(**facts, timeout=timeout, liveness_grace=grace, settings=set_to)
+    return Description(
+        **facts, device=accelerator(), timeout=timeout, liveness_grace=grace, settings=set_to
+    )

@@ -18,6 +18,7 @@ from typing import Any
 import goccl
 from goccl import _command, _limits, _native, _plan
 from goccl._options import SETTINGS, VARIABLES, shown
+from goccl._registration import accelerator
 
 _COLUMNS = 100
 _PREFIX = "GOCCL_"
@@ -98,6 +99,7 @@ def collect(ranks: int) -> dict[str, Any]:
         "domains": core.get("domains"),
         "domain": core.get("domain"),
         "transports": core.get("transports"),
+        "device": accelerator() if _torch_version() else "",
         "warnings": core.get("warnings", []),
         "problems": problems,
     }
@@ -182,6 +184,8 @@ def render(report: dict[str, Any]) -> str:
         lines.append("transports")
         for name, facts in report["transports"].items():
             lines += _folded(f"  {name:<10}{_transport(facts)}")
+    if device := report["device"]:
+        lines.append(f"  tensors of {device} go by way of pinned memory of the host")
     lines += ["", *_table(report["settings"]), "", f"limits, for {report['ranks']} ranks"]
     for limit in report["limits"]:
         lines += _folded(f"  {limit['name']:<15}{limit['value']}", 17)

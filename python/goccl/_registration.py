@@ -56,10 +56,15 @@ class _Devices(list[str]):
 
 
 def _devices() -> list[str]:
+    return ["cpu", device] if (device := accelerator()) else ["cpu"]
+
+
+def accelerator() -> str:
+    """The type of the accelerator that torch has here, "" for none."""
     import torch
 
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    return ["cpu"] if accelerator is None else ["cpu", accelerator.type]
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return "" if found is None else found.type
 
 
 def _create(group: Any, options: Any) -> Any:

@@ -104,7 +104,8 @@ def test_old_name_of_a_context():
 
 def test_old_names_of_memory_stats():
     stats = goccl.memory_stats()
-    assert set(stats) == {"registered_bytes", "read_by_peers_bytes", "read_from_peers_bytes"}
+    of_adapters = {"registered_bytes", "read_by_peers_bytes", "read_from_peers_bytes"}
+    assert set(stats) == {*of_adapters, "staged_bytes", "staged_peak_bytes"}
     for old, new in (
         ("registered", "registered_bytes"),
         ("given", "read_by_peers_bytes"),

@@ -263,6 +263,22 @@ def test_ranks_of_several_kinds(make_world):
     make_world(3).run(mixed)
 
 
+def sparse(rank):
+    begin(rank)
+    try:
+        mine = torch.eye(4).mul(rank.rank + 1).to_sparse().to(DEVICE)
+    except NotImplementedError:
+        return False
+    dist.all_reduce(mine)
+    assert torch.equal(mine.cpu().to_dense(), torch.eye(4) * 3)
+    return True
+
+
+def test_sparse(make_world):
+    if not all(make_world(2).run(sparse)):
+        pytest.skip(f"{DEVICE} has no sparse tensors")
+
+
 # ---- streams and lifetimes --------------------------------------------------------------------
 
 
@@ -335,6 +351,13 @@ def lifetimes(rank):
         x = here(given[rank.rank])
         dist.all_reduce(x)
     same(batch.works[0].get_future().wait()[0], total, "the future of a batch")
+    backend = dist.group.WORLD._get_backend(torch.device(DEVICE))
+    backend._start_coalescing()
+    x = here(given[rank.rank])
+    future = backend.allreduce([x], dist.AllreduceOptions()).get_future()
+    backend.allreduce([torch.empty(0, device=DEVICE)], dist.AllreduceOptions())
+    backend._end_coalescing().wait()
+    same(future.wait()[0], total, "the future that was asked for in the batch")
     clean()
 
 
@@ -342,6 +365,72 @@ def test_lifetimes(make_world):
     """Inputs and outputs live as long as a copy needs them, and results are seen by whoever waits,
     where and how it does."""
     make_world(2).run(lifetimes)
+
+
+def repeated(rank):
+    begin(rank, delay=1000)
+    for n in (1000, 2_000_000):
+        x = torch.ones(n, device=DEVICE)
+        works = [dist.all_reduce(x, async_op=True) for _ in range(2)]
+        for work in works:
+            work.wait()
+        same(x, torch.full((n,), float(rank.size**2)), "a tensor reduced twice")
+        x = torch.full((n,), float(rank.rank + 1), device=DEVICE)
+        y = torch.empty(n * rank.size, device=DEVICE)
+        first = dist.broadcast(x, 1, async_op=True)
+        second = dist.all_gather_into_tensor(y, x, async_op=True)
+        first.wait()
+        second.wait()
+        same(y, torch.full((n * rank.size,), 2.0), "one that was written by the call before")
+        x = torch.ones(2 * n, device=DEVICE)[::2]
+        backend = dist.group.WORLD._get_backend(torch.device(DEVICE))
+        backend._start_coalescing()
+        backend.allreduce([x], dist.AllreduceOptions())
+        backend.allreduce([x], dist.AllreduceOptions())
+        backend._end_coalescing().wait()
+        same(x.contiguous(), torch.full((n,), float(rank.size**2)), "a batch, twice in it")
+    clean()
+
+
+def test_one_after_the_other(make_world):
+    """Collectives on one tensor follow one another, though nobody waits between them."""
+    make_world(2).run(repeated)
+
+
+def overlapping(rank):
+    begin(rank)
+    n, size, me = 300_000, rank.size, rank.rank
+    given = [values(r, n) for r in range(size)]
+    whole = torch.empty(n * size, device=DEVICE)
+    mine = whole[me * n : (me + 1) * n]
+    mine.copy_(given[me])
+    dist.all_gather_into_tensor(whole, mine)
+    same(whole, torch.cat(given), "all_gather in place")
+    blocks = [values(r, n * size, 1) for r in range(size)]
+    whole = here(blocks[me])
+    mine = whole[me * n : (me + 1) * n]
+    dist.reduce_scatter_tensor(mine, whole)
+    same(mine, oracle.reduce(blocks, "SUM")[me * n : (me + 1) * n], "reduce_scatter in place")
+    other = whole[((me + 1) % size) * n :][:n]
+    x = here(given[me])
+    refusals = [
+        lambda: dist.all_to_all_single(whole, whole),
+        lambda: dist.all_gather_into_tensor(whole, other),
+        lambda: dist.reduce_scatter_tensor(other, whole),
+        lambda: dist.all_reduce_coalesced([x, x]),
+    ]
+    for call in refusals:
+        with pytest.raises(ValueError, match="overlap"):
+            call()
+    more = torch.empty(n * size + n, device=DEVICE)
+    with pytest.raises(ValueError, match="share a part of their memory"):
+        dist.all_gather_into_tensor(more[: n * size], more[n * size - 7 :][:n])
+    clean()
+
+
+def test_overlaps(make_world):
+    """What may lie in another tensor of the call, and what may not, is as on the CPU."""
+    make_world(2).run(overlapping)
 
 
 def at_random(rank, seed, count):
@@ -609,6 +698,32 @@ def test_an_input_that_does_not_come(make_world, end):
     world.close(check=False)
 
 
+def fails_while_it_writes(rank):
+    begin(rank, own=False, timeout=60)
+    x = torch.ones(16 * MiB, device=DEVICE)
+    torch.accelerator.synchronize()
+    device.configure(delay=20_000)
+    dist.barrier()
+    work = dist.broadcast(x, 1, async_op=True)
+    if rank.rank == 1:
+        time.sleep(0.1)
+        dist.group.WORLD.abort()
+    with pytest.raises(dist.DistBackendError):
+        work.wait()
+    del x, work
+    for _ in range(3):
+        torch.zeros(16 * MiB, device=DEVICE)
+    device.configure()
+    torch.accelerator.synchronize()
+    clean()
+
+
+@needs_testdev
+def test_memory_lasts_while_it_is_written(make_world):
+    """An operation that fails keeps its outputs until the copies to them are over."""
+    make_world(2).run(fails_while_it_writes)
+
+
 def leaves(rank):
     begin(rank, delay=500)
     for _ in range(3):
@@ -619,6 +734,28 @@ def test_exit_with_works_under_way(make_world):
     """A process that ends without a word, while copies are under way, ends well."""
     world = make_world(2, whole_exit=True)
     world.run(leaves)
+
+
+def send_to_the_dead(rank):
+    begin(rank, timeout=60)
+    x = here(values(rank.rank, 500_000))
+    torch.accelerator.synchronize()
+    dist.barrier()
+    if rank.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    device.configure(held=True)
+    try:
+        with pytest.raises(dist.DistBackendError, match="the receiver's process has ended"):
+            dist.send(x, 1)
+    finally:
+        device.configure()
+
+
+@needs_testdev
+def test_a_send_whose_receiver_dies(make_world):
+    world = make_world(2)
+    world.values([world.outcomes(send_to_the_dead)[0]])
+    world.close(check=False)
 
 
 def send_stays(rank):

@@ -22,13 +22,13 @@ COUNT = 300_007  # more than a chunk of every type, and odd
 
 def digest(t):
     return hashlib.sha256(
-        t.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        t.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     ).hexdigest()
 
 
 def shapes_of(rank, dtype):
     """The digest of the reduced values, obtained in many ways."""
-    given = oracle.values(dtype, COUNT, rank.rank, "general")
+    given = harness.place(oracle.values(dtype, COUNT, rank.rank, "general"))
     found = {}
 
     t = given.clone()
@@ -40,13 +40,13 @@ def shapes_of(rank, dtype):
     found["again"] = digest(t)
 
     for offset in (1, 3, 7):
-        base = torch.empty(COUNT + offset, dtype=dtype)
+        base = torch.empty(COUNT + offset, dtype=dtype, device=given.device)
         t = base[offset:]
         t.copy_(given)
         dist.all_reduce(t)
         found[f"offset {offset}"] = digest(t)
 
-    base = torch.empty(2 * COUNT, dtype=dtype)
+    base = torch.empty(2 * COUNT, dtype=dtype, device=given.device)
     t = base[::2]
     t.copy_(given)
     dist.all_reduce(t)
@@ -78,9 +78,9 @@ def shapes_of(rank, dtype):
     found["reduce and broadcast"] = digest(t)
 
     n = rank.size
-    padded = torch.zeros((COUNT + n - 1) // n * n, dtype=dtype)
+    padded = torch.zeros((COUNT + n - 1) // n * n, dtype=dtype, device=given.device)
     padded[:COUNT] = given
-    out = torch.empty(padded.numel() // n, dtype=dtype)
+    out = torch.empty(padded.numel() // n, dtype=dtype, device=given.device)
     dist.reduce_scatter_tensor(out, padded)
     whole = torch.empty_like(padded)
     dist.all_gather_into_tensor(whole, out)
@@ -88,31 +88,35 @@ def shapes_of(rank, dtype):
     return found
 
 
-def start(rank):
+def start(rank, on_device=False):
+    if on_device:
+        harness.use_device()
     rank.init()
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, pytest.param(8, marks=pytest.mark.slow)])
 def test_same_bits(make_world, size):
-    """Two runs on each transport; every rank, run, transport and way must agree, and with the
-    oracle."""
+    """Two runs on each transport, and one with tensors of a device; every rank, run, transport and
+    way must agree, and with the oracle."""
     wanted = {}
     for dtype in DTYPES:
         given = [oracle.values(dtype, COUNT, r, "general") for r in range(size)]
         wanted[dtype] = digest(oracle.reduce(given, "SUM"))
     wrong = []
-    for run in range(2):
-        for transport in harness.TRANSPORTS:
-            world = make_world(size, env={"GOCCL_TRANSPORT": transport})
-            world.run(start)
-            for dtype, want in wanted.items():
-                for r, found in enumerate(world.run(shapes_of, dtype)):
-                    wrong += [
-                        f"{dtype}, {transport}, run {run}, rank {r}: other bits by {how}"
-                        for how, bits in found.items()
-                        if bits != want
-                    ]
-            world.close()
+    runs = [(transport, False) for transport in 2 * harness.TRANSPORTS]
+    if harness.DEVICE and size == 3:
+        runs.append((harness.TRANSPORTS[0], True))
+    for run, (transport, on_device) in enumerate(runs):
+        world = make_world(size, env={"GOCCL_TRANSPORT": transport})
+        world.run(start, on_device)
+        for dtype, want in wanted.items():
+            for r, found in enumerate(world.run(shapes_of, dtype)):
+                wrong += [
+                    f"{dtype}, {transport}, run {run}, rank {r}: other bits by {how}"
+                    for how, bits in found.items()
+                    if bits != want
+                ]
+        world.close()
     assert not wrong, "\n".join(wrong)
 
 

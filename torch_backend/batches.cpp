@@ -71,6 +71,7 @@ void Batches::add(Batch& batch, Operation& operation) {
   Operation& all = batch.all;
   all.buffers.append(std::move(operation.buffers));
   all.timeout = std::max(all.timeout, operation.timeout);
+  all.receivers.insert(all.receivers.end(), operation.receivers.begin(), operation.receivers.end());
   std::move(operation.outputs.begin(), operation.outputs.end(), std::back_inserter(all.outputs));
 }
 

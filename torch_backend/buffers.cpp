@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
@@ -97,14 +98,27 @@ bool Buffers::await(std::chrono::milliseconds timeout, const std::function<void(
                      [&](const auto& staging) { return staging->await(deadline, look); });
 }
 
+bool Buffers::finishBlocks() const {
+  return std::any_of(staged_.begin(), staged_.end(),
+                     [](const auto& staging) { return staging->finishBlocks(); });
+}
+
 void Buffers::finish() {
   for (const auto& [to, from] : copies_) {
     copyTo(to, from);
   }
   copies_.clear();
   held_.clear();
+  std::exception_ptr problem;
   for (const auto& staging : staged_) {
-    staging->finish();
+    try {
+      staging->finish();
+    } catch (...) {
+      problem = problem == nullptr ? std::current_exception() : problem;
+    }
+  }
+  if (problem != nullptr) {
+    std::rethrow_exception(problem);
   }
 }
 

@@ -38,7 +38,10 @@ class Buffers {
   void start(Streams& streams, size_t first);
   bool await(std::chrono::milliseconds timeout, const std::function<void()>& look);
 
-  // After success: copies to the tensors what was received in their place.
+  // Whether finish() may wait for a device.
+  bool finishBlocks() const;
+  // After success: copies to the tensors what was received in their place. Throws the first error
+  // of a copy, once all have been tried.
   void finish();
 
   // After finish(): see Staging. They concern the tensors of devices.

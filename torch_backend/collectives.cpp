@@ -299,11 +299,11 @@ WorkPtr ProcessGroupGoccl::allgather(TensorLists& outputs, Tensors& inputs,
     o.outputs = onePerRank(outputs, size_, "allgather", "output");
     checkTensor(input, "allgather", {"input"});
     const ElementType type = movedAs(input.scalar_type());
-    const void* in = o.buffers.in(input);
     auto out = blocksOf<void*>(o.buffers, o.outputs, input, "allgather", "outputs");
     checkCount(o.outputs[rank_], input.numel(), "allgather", {"outputs", rank_},
                "it receives this rank's input");
-    return callOf(library().allgather, in, std::move(out), countsOf(o.outputs, type), type.dtype);
+    return callOf(library().allgather, o.buffers.in(input), std::move(out),
+                  countsOf(o.outputs, type), type.dtype);
   });
 }
 
@@ -313,10 +313,8 @@ auto ProcessGroupGoccl::allGatherCall(Buffers& buffers, const at::Tensor& output
   checkGathered(output, input, size_, name);
   const ElementType type = movedAs(input.scalar_type());
   const std::vector<uint64_t> counts(size_, countOf(input, type));
-  const void* in = buffers.in(input);
-  return callOf(library().allgather, in,
-                blockStarts(buffers.out(output), counts, itemSize(input, type)), counts,
-                type.dtype);
+  auto out = blockStarts(buffers.out(output), counts, itemSize(input, type));
+  return callOf(library().allgather, buffers.in(input), std::move(out), counts, type.dtype);
 }
 
 WorkPtr ProcessGroupGoccl::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -671,6 +669,7 @@ auto ProcessGroupGoccl::sendCall(Buffers& buffers, const at::Tensor& tensor, int
 
 WorkPtr ProcessGroupGoccl::send(Tensors& tensors, int dst, int tag) {
   return start({kSend, tensors, {}}, [&](Operation& o) {
+    o.receivers = {dst};
     return sendCall(o.buffers, single(tensors, "send", ""), dst, tag);
   });
 }
@@ -679,6 +678,7 @@ void ProcessGroupGoccl::sendNow(const at::Tensor& tensor, int64_t dst, int64_t t
                                 const std::optional<Timeout>& timeout) {
   runNow({kSend, tensor, {}}, [&](Operation& o) {
     o.timeout = checkedTimeout(timeout, "send");
+    o.receivers = {static_cast<int>(dst)};
     return sendCall(o.buffers, tensor, dst, tag);
   });
 }

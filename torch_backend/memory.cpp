@@ -112,6 +112,7 @@ std::unordered_map<std::string, uint64_t> memoryStats() {
   uint64_t given = 0;
   uint64_t taken = 0;
   check(library().mem_stats(&registered, &given, &taken));
+  Staging::sweep();
   const auto [staged, most] = stagedBytes();
   return {{"registered_bytes", registered},
           {"read_by_peers_bytes", given},

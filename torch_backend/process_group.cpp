@@ -169,6 +169,16 @@ goccl_call ProcessGroupGoccl::callOptions(const Operation& operation, Start* sta
           feed};
 }
 
+bool ProcessGroupGoccl::someHaveFailed(const std::vector<int>& ranks) const {
+  std::vector<int> failed(size_);
+  size_t count = 0;
+  check(library().comm_failed_ranks(comm(), failed.data(), failed.size(), &count));
+  failed.resize(std::min(count, failed.size()));
+  return std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
+    return std::find(failed.begin(), failed.end(), rank) != failed.end();
+  });
+}
+
 void ProcessGroupGoccl::bring(Operation& operation, bool sends) {
   operation.buffers.start(streams_, (rank_ + 1) % size_);
   if (!sends) {
@@ -179,8 +189,13 @@ void ProcessGroupGoccl::bring(Operation& operation, bool sends) {
   const std::string detail = detailOf(hooks_->group, "send");
   const bool there = operation.buffers.await(timeout, [&] {
     checkSignals();
-    if (library().comm_async_error(comm()) == GOCCL_ABORTED) {
-      raise({GOCCL_ABORTED, "goccl: send: the process group was aborted before its input was there",
+    const goccl_result now = library().comm_async_error(comm());
+    if (now == GOCCL_ABORTED || (now == GOCCL_PEER_FAILED && someHaveFailed(operation.receivers))) {
+      raise({now,
+             c10::str("goccl: send: ",
+                      now == GOCCL_ABORTED ? "the process group was aborted"
+                                           : "the receiver's process has ended",
+                      " before the input was there: the device has not come to it"),
              detail});
     }
   });
@@ -202,6 +217,7 @@ std::shared_ptr<void> ProcessGroupGoccl::extend(milliseconds& timeout) const {
 }
 
 intrusive_ptr<Work> ProcessGroupGoccl::newWork(goccl_comm comm, const Operation& operation) const {
+  Staging::sweep();
   const milliseconds timeout =
       operation.timeout.count() > 0 ? operation.timeout : milliseconds(timeoutMs_.load());
   return c10::make_intrusive<Work>(rank_, comm, hooks_, operation, timeout);
@@ -334,6 +350,7 @@ void ProcessGroupGoccl::abort() {
     library().comm_abort(comm, "ProcessGroup.abort() was called");
     dropBatches("ProcessGroup.abort() was called");
   }
+  Staging::sweep();
 }
 
 void ProcessGroupGoccl::shutdown() {
@@ -347,6 +364,7 @@ void ProcessGroupGoccl::shutdown() {
     library().comm_destroy(comm);
     dropBatches("the process group was shut down");
   }
+  Staging::sweep();
 }
 
 }  // namespace goccl

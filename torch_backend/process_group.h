@@ -309,6 +309,7 @@ class ProcessGroupGoccl : public c10d::Backend {
   // How an operation is called. `start` gets what the library tells of it.
   static goccl_call callOptions(const Operation& operation, Start* start,
                                 const goccl_feed* feed = nullptr);
+  bool someHaveFailed(const std::vector<int>& ranks) const;
   // Has the inputs of an operation that is about to start come from their devices. Of `sends`, and
   // of what else has no feed, it waits for them.
   void bring(Operation& operation, bool sends);

@@ -67,11 +67,22 @@ at::Tensor imageOf(const at::Tensor& tensor) {
   return host;
 }
 
+// Where a tensor's elements lie.
+Streams::Range rangeOf(const at::Tensor& tensor) {
+  int64_t last = 0;
+  for (const auto i : c10::irange(tensor.dim())) {
+    last += (tensor.size(i) - 1) * tensor.stride(i);
+  }
+  const auto* from = static_cast<const char*>(tensor.const_data_ptr());
+  return {from, from + (last + 1) * static_cast<int64_t>(tensor.itemsize())};
+}
+
 // ---- what the device still uses ---------------------------------------------------------------
 
 struct Retired {
   std::mutex mutex;
-  std::list<Staging*> all;  // guarded by mutex
+  std::list<Staging*> all;       // guarded by mutex
+  std::atomic<bool> any{false};  // whether there may be some
 };
 
 // Never destroyed: at the exit a device may still use some.
@@ -106,7 +117,10 @@ Streams::Pair Streams::of(c10::Device device) {
   return {current, current, false};
 }
 
-Staging::~Staging() { forget(); }
+Staging::~Staging() {
+  settle();
+  forget();
+}
 
 void Staging::forget() {
   for (const auto& [address, image] : images_) {
@@ -117,13 +131,23 @@ void Staging::forget() {
 }
 
 void Staging::Retire::operator()(Staging* staging) const {
+  Retired& r = retired();
+  {
+    std::lock_guard<std::mutex> lock(r.mutex);
+    r.all.push_back(staging);
+    r.any.store(true);
+  }
+  sweep();
+}
+
+void Staging::sweep() {
+  Retired& r = retired();
+  if (!r.any.load(std::memory_order_relaxed)) {
+    return;
+  }
   std::list<Staging*> over;
   {
-    Retired& r = retired();
     std::lock_guard<std::mutex> lock(r.mutex);
-    if (staging != nullptr) {
-      r.all.push_back(staging);
-    }
     for (auto i = r.all.begin(); i != r.all.end();) {
       const auto next = std::next(i);
       if ((*i)->idle()) {
@@ -131,15 +155,19 @@ void Staging::Retire::operator()(Staging* staging) const {
       }
       i = next;
     }
+    r.any.store(!r.all.empty());
   }
   for (Staging* each : over) {
     delete each;
   }
 }
 
-bool Staging::idle() const {
+bool Staging::idle() {
   try {
-    return (!in_ || in_->query()) && (blocked_.load() || arrived());
+    if (back_ && !out_) {  // it has failed meanwhile
+      mark(out_, streams_->out);
+    }
+    return (!in_ || in_->query()) && (blocked_.load() || !out_ || out_->query());
   } catch (const std::exception&) {
     return true;  // the device has failed, and does nothing more
   }
@@ -152,17 +180,51 @@ void* Staging::add(const at::Tensor& tensor, bool in, bool out) {
     return nullptr;
   }
   const Plainly plainly;
-  Image made{tensor, {}, imageOf(tensor), in, out, false};
-  made.pinned = made.host.is_pinned();
-  if (liesInOrder(tensor)) {
-    made.flat = tensor.view({-1});
+  Image* image = imageAround(tensor, out);
+  if (image == nullptr) {
+    Image made{tensor, {}, imageOf(tensor), false, {}, {}, {}};
+    made.pinned = made.host.is_pinned();
+    if (liesInOrder(tensor)) {
+      made.flat = tensor.view({-1});
+    }
+    const auto* address = static_cast<const char*>(made.host.const_data_ptr());
+    image = &images_.emplace(address, std::move(made)).first->second;
   }
-  auto* memory = made.host.mutable_data_ptr();
-  Image& image = images_.emplace(static_cast<const char*>(memory), std::move(made)).first->second;
+  const int64_t bytes = rangeOf(tensor).from - rangeOf(image->tensor).from;
+  const int64_t from = bytes / static_cast<int64_t>(tensor.itemsize());
+  const int64_t upto = from + tensor.numel();
   if (in) {
-    inputs_.push_back(&image);
+    inputs_.push_back({image, from, upto});
   }
-  return memory;
+  if (out) {
+    image->outputs.push_back({tensor, from, upto});
+  }
+  return static_cast<char*>(image->host.mutable_data_ptr()) + bytes;
+}
+
+Staging::Image* Staging::imageAround(const at::Tensor& tensor, bool out) {
+  const Streams::Range mine = rangeOf(tensor);
+  for (auto& [address, image] : images_) {
+    const Streams::Range other = rangeOf(image.tensor);
+    if (!mine.overlaps(other)) {
+      continue;
+    }
+    const bool inOrder = liesInOrder(tensor) && image.flat.defined();
+    const bool within = mine.from >= other.from && mine.upto <= other.upto &&
+                        tensor.scalar_type() == image.tensor.scalar_type();
+    if (within && (inOrder || (tensor.sizes() == image.tensor.sizes() &&
+                               tensor.strides() == image.tensor.strides() &&
+                               tensor.is_conj() == image.tensor.is_conj() &&
+                               tensor.is_neg() == image.tensor.is_neg()))) {
+      return &image;
+    }
+    TORCH_CHECK_VALUE(!inOrder || (!out && image.outputs.empty()),
+                      "goccl: two tensors of the call, of shapes ", image.tensor.sizes(), " and ",
+                      tensor.sizes(),
+                      ", share a part of their memory, and one is written to: give "
+                      "a clone() of one");
+  }
+  return nullptr;
 }
 
 Staging::Image& Staging::imageAt(const char* address) {
@@ -186,7 +248,11 @@ const goccl_feed* Staging::feed(Blocks blocks) {
   }
   for (const char* from : blocks.out) {
     if (from != nullptr) {
-      imageAt(from).fed = true;
+      Image& image = imageAt(from);
+      const int64_t at = image.elementAt(from);
+      for (Output& output : image.outputs) {
+        output.fed = output.fed || (output.from <= at && at < output.upto);
+      }
     }
   }
   Feed& made = feeds_.emplace_back(Feed{this, std::move(blocks), {}});
@@ -223,20 +289,26 @@ const goccl_feed* Staging::feed(Blocks blocks) {
 
 // ---- copies -----------------------------------------------------------------------------------
 
-// Cuts an image where its blocks begin, and where pieces of them do.
-void Staging::cut(Image& image) {
-  const auto item = static_cast<int64_t>(image.host.itemsize());
-  const int64_t all = image.host.numel();
+// Cuts an input where its blocks begin, and where pieces of them do.
+void Staging::cut(const Input& input) {
+  Image& image = *input.image;
   if (!image.flat.defined()) {
-    image.pieces.push_back({0, all, 0, {}});
+    image.pieces.push_back({input.from, input.upto, 0, {}});
     return;
   }
-  image.cuts.push_back(all);
-  std::sort(image.cuts.begin(), image.cuts.end());
-  int64_t from = 0;
+  std::vector<int64_t> ends;
   for (const int64_t end : image.cuts) {
+    if (end > input.from && end < input.upto) {
+      ends.push_back(end);
+    }
+  }
+  ends.push_back(input.upto);
+  std::sort(ends.begin(), ends.end());
+  const auto item = static_cast<int64_t>(image.host.itemsize());
+  int64_t from = input.from;
+  for (const int64_t end : ends) {
     const int64_t bytes = (end - from) * item;
-    if (bytes < kLeast && end < all) {
+    if (bytes < kLeast && end < input.upto) {
       continue;  // it goes with the next
     }
     const int64_t each = std::clamp(bytes / kPieces, kLeast, kMost) / item;
@@ -248,13 +320,106 @@ void Staging::cut(Image& image) {
   }
 }
 
-bool Staging::byPieces(const Image& image) const {
-  return image.fed && image.flat.defined() && overlaps(image);
+void Staging::start(Streams& streams, size_t first) {
+  sweep();
+  const VirtualGuardImpl impl(device_.type());
+  const c10::Stream current = impl.getStream(device_);
+  TORCH_CHECK_VALUE(!captures(impl, current, 0), "goccl: the current stream of ", device_,
+                    " is being captured in a graph, but the host has a part in the operation: "
+                    "make the call outside of the capture");
+  streams_.emplace(streams.of(device_));
+  owed_ = streams.owed;
+  first_ = first;
+  if (images_.empty()) {
+    return;
+  }
+  if (streams_->own) {
+    c10::Event ready(device_.type());
+    ready.record(current);
+    ready.block(streams_->in);
+    ready.block(streams_->out);  // what came before may still use the outputs
+  }
+  late_ = owe();
+  if (!late_) {
+    bring();
+  }
+}
+
+bool Staging::owe() {
+  std::lock_guard<std::mutex> lock(owed_->mutex);
+  bool found = false;
+  for (const auto& [address, image] : images_) {
+    const Streams::Range mine = rangeOf(image.tensor);
+    found = found || std::any_of(owed_->ranges.begin(), owed_->ranges.end(),
+                                 [&](const auto& owed) { return owed.second.overlaps(mine); });
+  }
+  for (const auto& [address, image] : images_) {
+    for (const Output& output : image.outputs) {
+      owed_->ranges.emplace(this, rangeOf(output.tensor));
+    }
+  }
+  return found;
+}
+
+void Staging::settle() {
+  if (owed_ != nullptr) {
+    std::lock_guard<std::mutex> lock(owed_->mutex);
+    owed_->ranges.erase(this);
+  }
+}
+
+void Staging::bring() {
+  const Plainly plainly;
+  std::vector<std::pair<Image*, size_t>> copies;
+  for (const Input& input : inputs_) {
+    auto& pieces = input.image->pieces;
+    if (std::any_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
+          return piece.from < input.upto && piece.upto > input.from;
+        })) {
+      continue;  // the same tensor is read twice
+    }
+    const size_t before = pieces.size();
+    cut(input);
+    for (size_t i = before; i < pieces.size(); i++) {
+      copies.emplace_back(input.image, i);
+    }
+  }
+  const auto pieceOf = [](const std::pair<Image*, size_t>& copy) -> Piece& {
+    return copy.first->pieces[copy.second];
+  };
+  if (feeds_.size() == 1 && first_ < feeds_[0].blocks.in.size() &&
+      feeds_[0].blocks.in[first_] != nullptr) {
+    const Image& image = imageAt(feeds_[0].blocks.in[first_]);
+    const int64_t from = image.elementAt(feeds_[0].blocks.in[first_]);
+    const auto first = std::find_if(copies.begin(), copies.end(), [&](const auto& copy) {
+      return copy.first == &image && pieceOf(copy).upto > from;
+    });
+    std::rotate(copies.begin(), first, copies.end());
+  }
+  std::stable_sort(copies.begin(), copies.end(),
+                   [&](const auto& a, const auto& b) { return pieceOf(a).turn < pieceOf(b).turn; });
+  const c10::StreamGuard guard(streams_->in);
+  try {
+    for (const auto& copy : copies) {
+      copyIn(*copy.first, pieceOf(copy));
+    }
+  } catch (...) {
+    mark(in_, streams_->in);  // the others are under way
+    throw;
+  }
+  mark(in_, streams_->in);
+}
+
+void Staging::mark(std::optional<c10::Event>& event, const c10::Stream& stream) const {
+  if (streams_->own) {
+    event.emplace(device_.type());
+    event->record(stream);
+  }
 }
 
 void Staging::copyIn(Image& image, Piece& piece) const {
+  const int64_t length = piece.upto - piece.from;
   if (image.flat.defined()) {
-    const int64_t length = piece.upto - piece.from;
     image.host.narrow(0, piece.from, length)
         .copy_(image.flat.narrow(0, piece.from, length), overlaps(image));
   } else {
@@ -266,7 +431,10 @@ void Staging::copyIn(Image& image, Piece& piece) const {
   }
 }
 
-void Staging::copyBack(const Image& image, int64_t from, int64_t upto) const {
+void Staging::copyBack(const Image& image, int64_t from, int64_t upto) {
+  const Plainly plainly;
+  const c10::StreamGuard guard(streams_->out);
+  back_ = true;
   if (image.flat.defined()) {
     image.flat.narrow(0, from, upto - from)
         .copy_(image.host.narrow(0, from, upto - from), overlaps(image));
@@ -275,66 +443,18 @@ void Staging::copyBack(const Image& image, int64_t from, int64_t upto) const {
   }
 }
 
-void Staging::start(Streams& streams, size_t first) {
-  Retire()(nullptr);
-  if (images_.empty()) {
-    return;
-  }
-  const Plainly plainly;
-  const VirtualGuardImpl impl(device_.type());
-  const c10::Stream current = impl.getStream(device_);
-  TORCH_CHECK_VALUE(!captures(impl, current, 0), "goccl: the current stream of ", device_,
-                    " is being captured in a graph, but the host has a part in the operation: "
-                    "make the call outside of the capture");
-  streams_.emplace(streams.of(device_));
-  if (streams_->own) {
-    c10::Event ready(device_.type());
-    ready.record(current);
-    ready.block(streams_->in);
-    ready.block(streams_->out);  // what came before may still use the outputs
-  }
-  std::vector<std::pair<Image*, Piece*>> copies;
-  for (Image* image : inputs_) {
-    cut(*image);
-    for (Piece& piece : image->pieces) {
-      copies.emplace_back(image, &piece);
-    }
-  }
-  if (feeds_.size() == 1 && first < feeds_[0].blocks.in.size() &&
-      feeds_[0].blocks.in[first] != nullptr) {
-    const Image& image = imageAt(feeds_[0].blocks.in[first]);
-    const int64_t from = image.elementAt(feeds_[0].blocks.in[first]);
-    std::rotate(copies.begin(),
-                std::find_if(copies.begin(), copies.end(),
-                             [&](const auto& copy) {
-                               return copy.first == &image && copy.second->upto > from;
-                             }),
-                copies.end());
-  }
-  std::stable_sort(copies.begin(), copies.end(),
-                   [](const auto& a, const auto& b) { return a.second->turn < b.second->turn; });
-  const c10::StreamGuard guard(streams_->in);
-  try {
-    for (const auto& [image, piece] : copies) {
-      copyIn(*image, *piece);
-    }
-  } catch (...) {
-    markIn();  // the others are under way
-    throw;
-  }
-  markIn();
-}
-
-void Staging::markIn() {
-  if (streams_->own) {
-    in_.emplace(device_.type());
-    in_->record(streams_->in);
-  }
-}
-
 bool Staging::need(const char* from, uint64_t bytes) {
   if (bytes == 0) {
     return true;
+  }
+  if (late_) {
+    late_ = false;
+    if (streams_->own) {
+      c10::Event written(device_.type());
+      written.record(streams_->out);
+      written.block(streams_->in);
+    }
+    bring();
   }
   Image& image = imageAt(from);
   const int64_t first = image.elementAt(from);
@@ -352,10 +472,12 @@ bool Staging::need(const char* from, uint64_t bytes) {
 
 bool Staging::await(std::chrono::steady_clock::time_point deadline,
                     const std::function<void()>& look) {
-  for (Image* image : inputs_) {
-    const auto* from = static_cast<const char*>(image->host.const_data_ptr());
+  for (const Input& input : inputs_) {
+    const at::Tensor& host = input.image->host;
+    const auto item = static_cast<int64_t>(host.itemsize());
+    const auto* from = static_cast<const char*>(host.const_data_ptr()) + input.from * item;
     auto nap = std::chrono::microseconds(10);
-    while (!need(from, image->host.nbytes())) {
+    while (!need(from, (input.upto - input.from) * item)) {
       if (std::chrono::steady_clock::now() >= deadline) {
         return false;
       }
@@ -371,35 +493,48 @@ void Staging::final(const char* from, uint64_t bytes) {
   if (bytes == 0 || failure_ != nullptr) {
     return;
   }
-  const Image& image = imageAt(from);
-  if (image.out && byPieces(image)) {
-    const Plainly plainly;
-    const c10::StreamGuard guard(streams_->out);
-    copyBack(image, image.elementAt(from), image.elementAt(from + bytes - 1) + 1);
+  Image& image = imageAt(from);
+  const int64_t first = image.elementAt(from);
+  const int64_t upto = image.elementAt(from + bytes - 1) + 1;
+  for (Output& output : image.outputs) {
+    if (!output.fed || upto <= output.from || first >= output.upto) {
+      continue;
+    }
+    if (image.flat.defined() && overlaps(image)) {
+      copyBack(image, std::max(first, output.from), std::min(upto, output.upto));
+      continue;
+    }
+    output.final += upto - first;
+    if (output.final >= output.upto - output.from) {  // and again with each, where it runs again
+      copyBack(image, output.from, output.upto);
+    }
   }
+}
+
+bool Staging::finishBlocks() const {
+  return std::any_of(images_.begin(), images_.end(), [&](const auto& each) {
+    const Image& image = each.second;
+    return !overlaps(image) && std::any_of(image.outputs.begin(), image.outputs.end(),
+                                           [](const Output& output) { return !output.fed; });
+  });
 }
 
 void Staging::finish() {
   if (failure_ != nullptr) {
     std::rethrow_exception(failure_);
   }
-  if (images_.empty()) {
-    return;
-  }
-  const Plainly plainly;
-  const c10::StreamGuard guard(streams_->out);
-  for (const auto& [address, image] : images_) {
-    if (image.out) {
-      outputs_.push_back(image.tensor);
-      if (!byPieces(image)) {
-        copyBack(image, 0, image.host.numel());
+  for (auto& [address, image] : images_) {
+    for (Output& output : image.outputs) {
+      outputs_.push_back(output.tensor);
+      if (!output.fed) {
+        copyBack(image, output.from, output.upto);
       }
     }
   }
-  if (streams_->own && !outputs_.empty()) {
-    out_.emplace(device_.type());
-    out_->record(streams_->out);
+  if (back_) {
+    mark(out_, streams_->out);
   }
+  settle();
   forget();  // pinned memory is used again by its allocator once the device has done so
 }
 

@@ -28,7 +28,8 @@ struct Blocks {
   std::vector<char*> out;
 };
 
-// The streams of a group, on which it copies from and to each device.
+// The streams of a group, on which it copies from and to each device, and the outputs that it still
+// has to copy there.
 class Streams {
  public:
   struct Pair {
@@ -37,6 +38,18 @@ class Streams {
   };
   // Those of a device. One that has no streams to give, or no events, is used by its current one.
   Pair of(c10::Device device);
+
+  // Memory of a device.
+  struct Range {
+    const char *from, *upto;
+    bool overlaps(const Range& other) const { return from < other.upto && other.from < upto; }
+  };
+  // Outputs of collectives that have not ended, by who has them.
+  struct Owed {
+    std::mutex mutex;
+    std::multimap<const void*, Range> ranges;  // guarded by mutex
+  };
+  const std::shared_ptr<Owed> owed = std::make_shared<Owed>();
 
  private:
   std::mutex mutex_;
@@ -49,6 +62,9 @@ class Streams {
 // on streams of the group, so that no thread waits for the device, but where the library does for a
 // piece of an input.
 //
+// An input that an earlier collective of the group still has to write is copied once its collective
+// has come to its turn: by then the other one's copies are on their stream.
+//
 // start() and those before it are of the calling thread. From then on one thread at a time is here,
 // but for block() and arrived(), which may be called once finish() has returned.
 class Staging {
@@ -59,7 +75,9 @@ class Staging {
   ~Staging();
 
   c10::Device device() const { return device_; }
-  // As those of Buffers.
+  // As those of Buffers. What lies in another tensor of the operation lies in its image, too, so
+  // that the library sees it; so the larger one comes first. Throw where an output lies in another
+  // tensor in part.
   const void* in(const at::Tensor& tensor) { return add(tensor, true, false); }
   void* out(const at::Tensor& tensor) { return add(tensor, false, true); }
   void* inOut(const at::Tensor& tensor) { return add(tensor, true, true); }
@@ -73,6 +91,8 @@ class Staging {
   // Waits until all inputs are there, for what has no feed. Returns false where they are not in
   // time. `look` is called now and then; what it throws ends the wait.
   bool await(std::chrono::steady_clock::time_point deadline, const std::function<void()>& look);
+  // Whether finish() may wait for the device.
+  bool finishBlocks() const;
   // After success: has what is left of the outputs copied.
   void finish();
 
@@ -82,31 +102,39 @@ class Staging {
   void block() const;
   // Waits for them.
   void synchronize() const;
-  // Whether copies go on streams of their own. Of one that has been started.
+  // Whether streams wait for one another. Of one that has been started.
   bool overlaps() const { return streams_ && streams_->own; }
   // The stream of the copies of outputs; none where they have blocked.
   std::optional<c10::Stream> stream() const;
 
-  // Destroys it once the device uses nothing of it any more: at once, or when others are.
+  // Destroys it once the device uses nothing of it any more: at once, or in a later call of this or
+  // of sweep().
   struct Retire {
     void operator()(Staging* staging) const;
   };
+  static void sweep();
 
  private:
   struct Piece {
-    int64_t from, upto;              // elements
+    int64_t from, upto;              // elements of the image
     size_t turn;                     // its number in its block
     std::optional<c10::Event> over;  // the end of its copy; none: it is there
   };
+  // A tensor that is written.
+  struct Output {
+    at::Tensor tensor;
+    int64_t from, upto;  // elements of the image
+    int64_t final = 0;   // how many of these are, counted again where the collective runs again
+    bool fed = false;    // it is a block of a feed, which tells of it
+  };
   struct Image {
-    at::Tensor tensor;          // the user's
+    at::Tensor tensor;          // whose image it is
     at::Tensor flat;            // its elements in a row; undefined where they do not lie so
     at::Tensor host;            // the image
-    bool in, out;               // what it is of
     bool pinned;                // what it lies in
-    bool fed = false;           // final() is called of it
-    std::vector<int64_t> cuts;  // where blocks of an input begin, in elements
-    std::vector<Piece> pieces;  // of an input, in order
+    std::vector<int64_t> cuts;  // where blocks of inputs begin
+    std::vector<Piece> pieces;  // of inputs
+    std::vector<Output> outputs;
 
     int64_t elementAt(const char* address) const {
       const auto offset = address - static_cast<const char*>(host.const_data_ptr());
@@ -114,24 +142,37 @@ class Staging {
     }
   };
 
+  // A tensor that is read.
+  struct Input {
+    Image* image;
+    int64_t from, upto;  // elements of the image
+  };
+
   void* add(const at::Tensor& tensor, bool in, bool out);
+  // The image in whose tensor another one lies; nullptr: there is none.
+  Image* imageAround(const at::Tensor& tensor, bool out);
   // The image that has an address.
   Image& imageAt(const char* address);
-  static void cut(Image& image);
+  static void cut(const Input& input);
   // Whether copies do not block.
   bool overlaps(const Image& image) const { return image.pinned && streams_->own; }
-  // Whether outputs are copied as they become final.
-  bool byPieces(const Image& image) const;
+  // Says which memory is to be written, and whether another collective still has to write some of
+  // the operation's.
+  bool owe();
+  void settle();
+  // Has the copies of inputs begin.
+  void bring();
   void copyIn(Image& image, Piece& piece) const;
-  void copyBack(const Image& image, int64_t from, int64_t upto) const;
+  void copyBack(const Image& image, int64_t from, int64_t upto);
   // Whether the bytes are there; throws where their copy has failed.
   bool need(const char* from, uint64_t bytes);
   void final(const char* from, uint64_t bytes);
-  void markIn();
+  // Has an event follow all copies so far.
+  void mark(std::optional<c10::Event>& event, const c10::Stream& stream) const;
   // Drops the images.
   void forget();
   // Whether the device uses nothing of it any more.
-  bool idle() const;
+  bool idle();
 
   struct Feed {
     Staging* staging;
@@ -141,10 +182,14 @@ class Staging {
 
   const c10::Device device_;
   std::map<const char*, Image> images_;  // by the host's address
-  std::vector<Image*> inputs_;           // in the order of the call
+  std::vector<Input> inputs_;            // in the order of the call
   std::vector<at::Tensor> outputs_;      // after finish(), which drops the images
   std::deque<Feed> feeds_;
   std::optional<Streams::Pair> streams_;
+  std::shared_ptr<Streams::Owed> owed_;
+  size_t first_ = 0;                          // the block that is copied first
+  bool late_ = false;                         // copies of inputs begin when the first is needed
+  bool back_ = false;                         // there are copies of outputs
   std::optional<c10::Event> in_;              // the end of all copies of inputs
   std::optional<c10::Event> out_;             // likewise of outputs
   std::exception_ptr failure_;                // of a copy of outputs

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <system_error>
+#include <thread>
 
 #include <ATen/record_function.h>
 #include <c10/core/StreamGuard.h>
@@ -15,6 +17,25 @@ namespace goccl {
 namespace {
 
 std::atomic<uint64_t> lastKey{0};
+
+// Does in a callback of the library what may wait for a device: on a thread of its own, as the
+// library's may not.
+template <typename Function>
+void aside(bool blocks, Function function) {
+  if (blocks) {
+    try {
+      std::thread([function] {
+        const Passage passage;
+        if (Passage::open()) {
+          function();
+        }
+      }).detach();
+      return;
+    } catch (const std::system_error&) {  // there are no more threads
+    }
+  }
+  function();
+}
 
 // Spares the usual case the copy of the list.
 std::optional<std::vector<at::Tensor>> shown(at::TensorList inputs) {
@@ -52,14 +73,18 @@ Work::~Work() {
           if (!passage.open()) {
             return;
           }
-          std::unique_ptr<Buffers> owed(static_cast<Buffers*>(context));
-          try {
-            if (result == GOCCL_OK) {
-              owed->finish();
-            }
-          } catch (const std::exception& e) {
-            warn(std::string("cannot copy the result of a collective to its tensor: ") + e.what());
+          const std::shared_ptr<Buffers> owed(static_cast<Buffers*>(context));
+          if (result != GOCCL_OK) {
+            return;
           }
+          aside(owed->finishBlocks(), [owed] {
+            try {
+              owed->finish();
+            } catch (const std::exception& e) {
+              warn(std::string("cannot copy the result of a collective to its tensor: ") +
+                   e.what());
+            }
+          });
         },
         owed);
     if (registered != GOCCL_OK) {
@@ -123,14 +148,14 @@ void Work::settle(std::exception_ptr exception) noexcept {
     complete_.store(true);
   }
   // Callbacks of the future run here, and may ask this work how it is.
-  try {
-    if (future != nullptr && exception != nullptr) {
+  if (future != nullptr && well) {
+    keep(*future);
+  } else if (future != nullptr) {
+    try {
       future->setError(exception);
-    } else if (future != nullptr) {
-      keep(*future);
+    } catch (const std::exception& e) {
+      warn(std::string("a callback of a collective's future failed: ") + e.what());
     }
-  } catch (const std::exception& e) {
-    warn(std::string("a callback of a collective's future failed: ") + e.what());
   }
   finish(std::move(exception));
   if (expected_ != 0) {
@@ -184,7 +209,7 @@ void Work::listen() {
           return;
         }
         const auto work = c10::intrusive_ptr<Work>::reclaim(static_cast<Work*>(context));
-        work->complete(result);
+        aside(result == GOCCL_OK && work->endBlocks(), [work, result] { work->complete(result); });
       },
       self);
   if (result != GOCCL_OK) {
@@ -262,12 +287,24 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   }
 }
 
-void Work::keep(c10::ivalue::Future& future) const {
-  if (future.devices() != buffers_.devices()) {
-    buffers_.synchronize();  // it was asked for before the devices were known, as in a batch
+bool Work::endBlocks() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return buffers_.finishBlocks() || (future_ != nullptr && future_->devices() != devices_);
+}
+
+void Work::keep(c10::ivalue::Future& future) const noexcept {
+  try {
+    if (future.devices() != devices_) {
+      buffers_.synchronize();  // it was asked for before the devices were known, as in a batch
+    }
+    const c10::MultiStreamGuard guard(buffers_.streams());
+    future.markCompleted(c10::IValue(outputs_));
+  } catch (const std::exception& e) {
+    if (!future.completed()) {
+      future.setErrorIfNeeded(std::current_exception());
+    }
+    warn(std::string("a callback of a collective's future failed: ") + e.what());
   }
-  const c10::MultiStreamGuard guard(buffers_.streams());
-  future.markCompleted(c10::IValue(outputs_));
 }
 
 bool Work::arrived() const { return exception_ != nullptr || buffers_.arrived(); }
@@ -315,6 +352,7 @@ std::vector<at::Tensor> Work::result() {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
+  const WithoutGil released;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (future_ != nullptr) {

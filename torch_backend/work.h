@@ -39,6 +39,7 @@ struct Operation {
   int source = kNoSource;          // of a receive: the rank it names, or GOCCL_ANY_SOURCE
   const char* schedule = nullptr;  // of an all-to-all that blocks
   bool equalBlocks = false;        // of an all-to-all: all blocks of all ranks are equally long
+  std::vector<int> receivers;      // of sends, the ranks
   Buffers buffers;
 
   bool pointToPoint() const { return kind.type == c10d::OpType::SEND || source != kNoSource; }
@@ -118,8 +119,10 @@ class Work : public c10d::Work {
   bool told() const;
   // Whether results on devices may be read, too. Called with mutex_ held, once it is told.
   bool arrived() const;
+  // Whether the end, where it is a good one, may have to wait for a device.
+  bool endBlocks();
   // Gives the future its value, of which whatever comes on a stream after it may make use.
-  void keep(c10::ivalue::Future& future) const;
+  void keep(c10::ivalue::Future& future) const noexcept;
 
   const goccl_comm comm_;
   const std::shared_ptr<Hooks> hooks_;

@@ -105,6 +105,10 @@ type Config struct {
 	// registered in each group, and after each change of its members, if they fit: see
 	// [Comm.RegisterProgram]. Also GOCCL_PLANS. The same programs on all ranks.
 	Plans string
+	// WireDType is as which dtype float32 travels in [AllReduce], [Reduce] and [ReduceScatter]:
+	// "bfloat16", "float16", or as it is (default): see [Operation.WithWireDType]. Also
+	// GOCCL_WIRE_DTYPE. The same on all ranks.
+	WireDType string
 	// MinSize is the least number of members with which Recover and Shrink go on. Default: 1. The
 	// same on all ranks.
 	MinSize int
@@ -129,8 +133,8 @@ func (c *Config) core() core.Config {
 	return core.Config{Rank: c.Rank, Size: c.Size, Store: c.Store, GroupName: c.Group,
 		GlobalRanks: c.GlobalRanks, Timeout: c.Timeout, LivenessGrace: c.LivenessGrace,
 		Transport: c.Transport, Interface: c.Interface, Secret: c.Secret, Incarnation: c.Incarnation,
-		AllToAllSchedule: c.AllToAllSchedule, Plans: c.Plans, MinSize: c.MinSize, Recovery: c.Recovery,
-		Quorum: c.Quorum}
+		AllToAllSchedule: c.AllToAllSchedule, Plans: c.Plans, WireDType: c.WireDType,
+		MinSize: c.MinSize, Recovery: c.Recovery, Quorum: c.Quorum}
 }
 
 // Init makes a communicator together with the other ranks. All of them call it, and it returns when

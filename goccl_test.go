@@ -841,6 +841,34 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(b []byte) (int, error) { return w(b) }
 
+// Elements travel as a narrower dtype where the operation, or the group, says so.
+func TestWireDType(t *testing.T) {
+	for _, group := range []string{"", "bfloat16"} {
+		t.Run(group, func(t *testing.T) {
+			comms := world(t, 2, goccl.Config{WireDType: group})
+			all(t, 2, func(rank int) error {
+				x := []float32{1 + 0x1p-12*float32(rank+1), 2}
+				op := goccl.AllReduceOp(x, x, goccl.Sum)
+				if group == "" {
+					op = op.WithWireDType(goccl.WireBFloat16)
+				}
+				if err := comms[rank].Run(background(t), op); err != nil {
+					return err
+				}
+				if !slices.Equal(x, []float32{2, 4}) {
+					return fmt.Errorf("the sum is %v", x)
+				}
+				x[0] = 1 + 0x1p-12
+				own := goccl.AllReduceOp(x, x, goccl.Max).WithWireDType(goccl.OwnDType)
+				if err := comms[rank].Run(background(t), own); err != nil || x[0] != 1+0x1p-12 {
+					return fmt.Errorf("the maximum is %v: %w", x, err)
+				}
+				return nil
+			})
+		})
+	}
+}
+
 // Whoever adds a choice to the core decides whether it is one of this package, too.
 func TestConfigHasAll(t *testing.T) {
 	without := []string{

@@ -25,6 +25,7 @@ type Operation struct {
 	root, tag  int
 	in, out    side
 	feed       Feed // nil: the slices are there
+	wire       WireDType
 }
 
 // Feed has the inputs of a collective come, and its outputs go, piece by piece while it runs: for a
@@ -46,6 +47,25 @@ type Feed = core.Feeder
 // WithFeed returns the operation with a feed. A send or a receive with one is refused.
 func (o Operation) WithFeed(f Feed) Operation {
 	o.feed = f
+	return o
+}
+
+// WireDType is as which dtype the elements of a collective travel.
+type WireDType = core.WireDType
+
+// The choices. The zero value is that of [Config].
+const (
+	OwnDType     = core.OwnDType // the elements' own
+	WireBFloat16 = WireDType(reduce.BFloat16 + 1)
+	WireFloat16  = WireDType(reduce.Float16 + 1)
+)
+
+// WithWireDType returns the collective with float32 or float64 elements that travel as another
+// dtype. The result is that of converting all slices before, and back after, also where a rank
+// keeps its own part; it is the same on all ranks. It takes memory for narrow images of the slices.
+// Another element type, and a send or a receive, is refused.
+func (o Operation) WithWireDType(d WireDType) Operation {
+	o.wire = d
 	return o
 }
 
@@ -84,7 +104,8 @@ type singles struct {
 // checked what would be lost on the way there.
 func (o *Operation) operation(rank, size int) (core.Operation, error) {
 	to := core.Operation{Collective: o.collective, DType: o.dtype, Op: o.op.op, Root: o.root,
-		Tag: o.tag, Program: o.program, Factor: [2]float64{real(o.op.factor), imag(o.op.factor)}}
+		Tag: o.tag, Program: o.program, Factor: [2]float64{real(o.op.factor), imag(o.op.factor)},
+		Wire: o.wire}
 	room := new(singles)
 	block := func(i int, s *side) ([]unsafe.Pointer, []uint64) {
 		room.at[i], room.count[i] = s.at, uint64(s.length)

@@ -156,7 +156,8 @@ func take(from *C.goccl_config) (g given, err error) {
 		AllToAllSchedule: text(in.alltoall_schedule), Timeout: timeout,
 		LivenessGrace: grace, Net: text(in.net), HCA: text(in.ib_hca),
 		GIDIndex: text(in.ib_gid_index), Algorithms: text(in.algorithms),
-		Thresholds: text(in.thresholds), Links: text(in.links), Plans: text(in.plans)}
+		Thresholds: text(in.thresholds), Links: text(in.links), Plans: text(in.plans),
+		WireDType: text(in.wire_dtype)}
 	if in.global_ranks != nil && in.size >= 1 && in.size <= bootstrap.MaxSize {
 		g.GlobalRanks = ints(in.global_ranks, in.size)
 	}

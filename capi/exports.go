@@ -332,7 +332,7 @@ func apiStart(a *C.api_operation, call *C.goccl_call, handle *C.goccl_work) C.go
 		o, err := operation(a, c.comm.Rank(), c.comm.Size())
 		if b := c.batchOf(a.thread); b != nil {
 			if err == nil {
-				o.Feed, err = feedOfRecorded(call)
+				err = record(&o, call)
 			}
 			if err == nil && handle != nil {
 				err = invalid(functionOf(a)+": work", "not NULL",
@@ -406,9 +406,8 @@ func apiGroupEnd(
 		if b.refused != nil {
 			return c.comm.RefuseStart(b.refused, b.operations...)
 		}
-		if feed, err := feedOfRecorded(call); feed != nil || err != nil {
-			return c.comm.RefuseStart(cmp.Or(err, invalid("group_end: call.feed", "not NULL",
-				"it must be NULL: each recorded call names its own")), b.operations...)
+		if err := checkEnd(call); err != nil {
+			return c.comm.RefuseStart(err, b.operations...)
 		}
 		return c.run(call, work, b.operations...)
 	})

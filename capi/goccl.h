@@ -333,6 +333,9 @@ typedef struct {
    * themselves, in each communicator, and after each change of its members, if they fit. The same
    * programs on all ranks. Also GOCCL_PLANS */
   const char *plans;
+  /* As which dtype float32 travels in allreduce, reduce and reduce_scatter: "bfloat16", "float16";
+   * NULL: as it is. See goccl_call.wire_dtype. The same on all ranks. Also GOCCL_WIRE_DTYPE */
+  const char *wire_dtype;
 } goccl_config;
 
 /* Makes a communicator; all ranks call it. Blocks until every rank has joined. The arguments are
@@ -823,7 +826,17 @@ typedef struct {
    * goccl_group_start() and goccl_group_end(), which takes no feed itself, it is used, too. NULL:
    * inputs are there */
   const goccl_feed *feed;
+  /* As which dtype elements travel: 0: as the communicator says; GOCCL_OWN_DTYPE: as they are;
+   * GOCCL_WIRE(GOCCL_BFLOAT16) or GOCCL_WIRE(GOCCL_FLOAT16), of a collective on GOCCL_FLOAT32 or
+   * GOCCL_FLOAT64, and no send. The result is that of converting all buffers before the call, and
+   * back after it, also on a rank that keeps its own part, and the same on all ranks. A rank may
+   * also give buffers of that dtype. It takes memory for narrow images of the buffers. Used of
+   * recorded calls, too */
+  int wire_dtype;
 } goccl_call;
+
+#define GOCCL_OWN_DTYPE (-1)
+#define GOCCL_WIRE(dtype) ((dtype) + 1)
 
 /* out[i] = op over all ranks' in[i]; `count` elements. `factor` points to one element, used by
  * GOCCL_PREMUL_SUM only: of type double for real, of double[2] for complex dtypes. */

@@ -259,6 +259,7 @@ type start struct {
 	schedule     plan.Schedule
 	programs     call.Programs
 	feed         *call.Feed
+	wire         call.Wire
 	sequence     *C.uint64_t
 	contributors *C.int
 }
@@ -285,8 +286,20 @@ func startOf(how *C.goccl_call, work *C.goccl_work) (s start, err error) {
 		return s, invalid("call.program", c.program, "allowed are -1, 0 and 1")
 	}
 	s.programs = call.Programs(c.program)
+	if s.wire, err = wireOf(&c); err != nil {
+		return s, err
+	}
 	s.feed, err = feedOf(&c)
 	return s, err
+}
+
+// wireOf reads as which dtype the elements of a call travel. Whether they may, Start says.
+func wireOf(how *C.goccl_call) (call.Wire, error) {
+	if how.wire_dtype < -1 || how.wire_dtype > C.GOCCL_DTYPE_COUNT {
+		return 0, invalid("call.wire_dtype", how.wire_dtype,
+			"allowed are -1, 0 and one more than a goccl_dtype")
+	}
+	return call.Wire(how.wire_dtype), nil
 }
 
 // leastFeed is what the first version of goccl_feed had to have.
@@ -305,16 +318,37 @@ func feedOf(how *C.goccl_call) (*call.Feed, error) {
 		Final: *(*unsafe.Pointer)(unsafe.Pointer(&f.final))}, nil
 }
 
-// feedOfRecorded is feedOf a call that is recorded in a batch. All else the end of that says.
-func feedOfRecorded(how *C.goccl_call) (*call.Feed, error) {
+// record reads how a call is to be made that is recorded in a batch. All else the end of that says.
+func record(o *core.Operation, how *C.goccl_call) error {
 	if how == nil {
-		return nil, nil
+		return nil
 	}
 	c, err := takeStruct(how, leastCall, "call")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return feedOf(&c)
+	if o.Wire, err = wireOf(&c); err != nil {
+		return err
+	}
+	o.Feed, err = feedOf(&c)
+	return err
+}
+
+// checkEnd refuses at a batch's end what its recorded calls say themselves.
+func checkEnd(how *C.goccl_call) error {
+	var o core.Operation
+	err := record(&o, how)
+	switch {
+	case err != nil:
+		return err
+	case o.Feed != nil:
+		return invalid("group_end: call.feed", "not NULL",
+			"it must be NULL: each recorded call names its own")
+	case o.Wire != 0:
+		return invalid("group_end: call.wire_dtype", int(o.Wire),
+			"it must be 0: each recorded call names its own")
+	}
+	return nil
 }
 
 // collectives is how many operations have a place in the order of collectives.
@@ -342,6 +376,9 @@ func (c *commHandle) run(
 		operations[i].Schedule, operations[i].Programs = s.schedule, s.programs
 		if s.feed != nil {
 			operations[i].Feed = s.feed
+		}
+		if s.wire != 0 {
+			operations[i].Wire = s.wire
 		}
 	}
 	w, err := c.comm.Start(s.CallOptions, operations...)

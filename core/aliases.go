@@ -42,6 +42,12 @@ type Work = work.Work
 // AnySource as Root of a Recv matches a send of any rank.
 const AnySource = call.AnySource
 
+// WireDType is as which dtype the elements of an operation travel.
+type WireDType = call.Wire
+
+// OwnDType is their own.
+const OwnDType = call.OwnDType
+
 // Version is the library's.
 const Version = config.Version
 
@@ -74,6 +80,7 @@ const (
 	EnvThresholds = config.EnvThresholds
 	EnvSchedule   = config.EnvSchedule
 	EnvAlgorithms = config.EnvAlgorithms
+	EnvWireDType  = config.EnvWireDType
 	EnvLinks      = config.EnvLinks
 	EnvQuorum     = config.EnvQuorum
 	EnvRecovery   = config.EnvRecovery

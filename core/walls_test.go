@@ -28,16 +28,17 @@ var packages = []packageRule{
 		"bootstrap/etcd logs internal/cpus internal/interfaces internal/printable", false},
 	{"join", "config endpoint roster membership meeting fault address transport bootstrap " +
 		"bootstrap/etcd logs internal/printable", false},
-	{"epoch", "agreement suspended config endpoint collective p2p channel work memory roster order " +
-		"membership tune call program fault plan reduce exec address transport bootstrap logs " +
+	{"epoch", "agreement suspended config endpoint collective p2p channel wire work memory roster " +
+		"order membership tune call program fault plan reduce exec address transport bootstrap logs " +
 		"internal/errtext", false},
 	{"agreement", "completion roster membership meeting fault address transport internal/printable",
 		false},
 	{"suspended", "completion work memory call exec fault plan", false},
-	{"config", "tune program/formats program fault plan address transport bootstrap " +
+	{"config", "tune call program/formats program fault plan address transport bootstrap " +
 		"bootstrap/etcd logs internal/interfaces internal/printable", false},
 	{"endpoint", "roster exec address transport logs", false},
 	{"collective", "work call tune program fault plan reduce reduce/kernel exec", false},
+	{"wire", "call fault plan reduce reduce/kernel", false},
 	{"p2p", "work membership tune call fault plan reduce exec transport internal/serial", false},
 	{"channel", "work memory fault exec transport internal/seal internal/serial", false},
 	{"work", "tune call exec fault plan", false},

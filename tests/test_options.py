@@ -31,6 +31,7 @@ VALUES = {
     "thresholds": "flat_max=1",
     "links": "tcp=1:2:3",
     "plans": "/programs",
+    "wire_dtype": "bfloat16",
 }
 
 

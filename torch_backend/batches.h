@@ -49,6 +49,7 @@ class Batches {
       batch->calls++;
       batch->collectives += operation.pointToPoint() ? 0 : 1;
       goccl_call options{sizeof(goccl_call), GOCCL_DEFAULT_TIMEOUT};
+      options.wire_dtype = operation.pointToPoint() ? 0 : call.wire();
       if (operation.fed()) {
         options.feed = operation.buffers.feed(call.blocks());
       }

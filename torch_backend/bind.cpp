@@ -1,6 +1,9 @@
 // The Python module goccl._C.
 
+#include <array>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <pybind11/chrono.h>
@@ -9,6 +12,7 @@
 #include <torch/version.h>
 
 #include "communicator.h"
+#include "dtypes.h"
 #include "error.h"
 #include "interpreter.h"
 #include "library.h"
@@ -42,6 +46,27 @@ std::string simulate(const std::string& request) {
 
 std::string builtinProgram(const std::string& request) {
   return written(goccl::library().program_builtin, request.c_str());
+}
+
+// The names of wire dtypes: none for the group's choice, "" for the tensors' own.
+const std::array<std::pair<std::optional<std::string>, int>, 4> kWires{{
+    {std::nullopt, 0},
+    {"", GOCCL_OWN_DTYPE},
+    {"bfloat16", GOCCL_WIRE(GOCCL_BFLOAT16)},
+    {"float16", GOCCL_WIRE(GOCCL_FLOAT16)},
+}};
+
+std::optional<std::string> exchangeWireDType(const std::optional<std::string>& name) {
+  const int before = goccl::wireDType;
+  for (const auto& [known, wire] : kWires) {
+    goccl::wireDType = known == name ? wire : goccl::wireDType;
+  }
+  for (const auto& [known, wire] : kWires) {
+    if (wire == before) {
+      return known;
+    }
+  }
+  return std::nullopt;
 }
 
 // Ends what is left when the process goes. A library that is not loaded stays so.
@@ -145,6 +170,10 @@ PYBIND11_MODULE(_C, module) {
   goccl::bindCommunicator(module);
   goccl::bindLog(module);
   goccl::bindMemory(module);
+  module.def(
+      "exchange_wire_dtype", &exchangeWireDType, py::arg("name"),
+      "Has the thread's collectives travel as a dtype: its name, \"\" for their own, None for "
+      "that of the group. Returns the choice before.");
 
   module.def("leave_groups", &leaveGroups, py::call_guard<py::gil_scoped_release>(),
              "Leaves all groups, for good: the process is about to end. Harmless to repeat.");

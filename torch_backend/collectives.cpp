@@ -71,6 +71,13 @@ void addBlocks(const std::vector<T*>& list, Blocks& blocks) {
   }
 }
 
+// The thread's choice of a wire dtype is for these; others go as they are.
+template <typename T>
+void setWire(const T& /*argument*/, int& /*wire*/) {}
+void setWire(goccl_dtype dtype, int& wire) {
+  wire = dtype == GOCCL_FLOAT32 || dtype == GOCCL_FLOAT64 ? wireDType : 0;
+}
+
 // A call of the library of which communicator, options and work handle are open. It keeps lists.
 template <typename Function, typename... Arguments>
 class Call {
@@ -81,6 +88,13 @@ class Call {
   goccl_result operator()(goccl_comm comm, const goccl_call* call, goccl_work* work) const {
     return std::apply(
         [&](const auto&... each) { return function_(comm, asC(each)..., call, work); }, arguments_);
+  }
+
+  // As which dtype its elements travel where the thread has a choice, as in goccl_call.
+  int wire() const {
+    int wire = 0;
+    std::apply([&](const auto&... each) { (setWire(each, wire), ...); }, arguments_);
+    return wire;
   }
 
   // What it reads, and what it writes.

@@ -32,4 +32,7 @@ struct Reduction {
 // cannot be reduced.
 Reduction reductionOf(const c10d::ReduceOp& op, at::ScalarType type, const char* operation);
 
+// As which dtype the calling thread's collectives of float32 and float64 travel, as in goccl_call.
+inline thread_local int wireDType = 0;
+
 }  // namespace goccl

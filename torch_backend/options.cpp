@@ -67,6 +67,7 @@ const std::array kMembers{
     text<&Options::thresholds>("thresholds"),
     text<&Options::links>("links"),
     text<&Options::plans>("plans"),
+    text<&Options::wireDType>("wire_dtype"),
 };
 
 // What torch keeps in options besides the timeout, as far as this version has it.
@@ -167,6 +168,7 @@ void Options::fill(goccl_config& config) const {
   config.thresholds = thresholds.c_str();
   config.links = links.c_str();
   config.plans = plans.c_str();
+  config.wire_dtype = wireDType.c_str();
 }
 
 void bindOptions(const py::object& group) {

@@ -44,7 +44,7 @@ struct Options : c10d::Backend::Options {
   std::string quorum;                          // as in goccl_config; "": the default
   std::string recovery;                        // likewise
   std::string net, ibHca, ibGidIndex;          // likewise
-  std::string algorithms, thresholds, links, plans;  // likewise
+  std::string algorithms, thresholds, links, plans, wireDType;  // likewise
 };
 
 // Adds the class Options to that of the groups.

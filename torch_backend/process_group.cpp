@@ -166,7 +166,8 @@ goccl_call ProcessGroupGoccl::callOptions(const Operation& operation, Start* sta
           &start->sequence,
           &start->contributors,
           operation.equalBlocks ? 1 : 0,
-          feed};
+          feed,
+          operation.wire};
 }
 
 bool ProcessGroupGoccl::someHaveFailed(const std::vector<int>& ranks) const {

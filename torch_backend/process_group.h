@@ -313,7 +313,7 @@ class ProcessGroupGoccl : public c10d::Backend {
   // Has the inputs of an operation that is about to start come from their devices. Of `sends`, and
   // of what else has no feed, it waits for them.
   void bring(Operation& operation, bool sends);
-  // Does so for an operation of one call, and returns the call's feed.
+  // Does so for an operation of one call, notes as what its elements travel, and returns its feed.
   template <typename Call>
   const goccl_feed* brought(Operation& operation, const Call& call);
   // Adds the extra time to the timeout of an operation that is about to start. What it returns is
@@ -411,6 +411,7 @@ WorkPtr ProcessGroupGoccl::launch(Operation& operation, const Call& call) {
 
 template <typename Call>
 const goccl_feed* ProcessGroupGoccl::brought(Operation& operation, const Call& call) {
+  operation.wire = operation.pointToPoint() ? 0 : call.wire();
   if (!operation.buffers.staged()) {
     return nullptr;
   }

@@ -40,6 +40,7 @@ struct Operation {
   const char* schedule = nullptr;  // of an all-to-all that blocks
   bool equalBlocks = false;        // of an all-to-all: all blocks of all ranks are equally long
   std::vector<int> receivers;      // of sends, the ranks
+  int wire = 0;                    // as in goccl_call, of one call
   Buffers buffers;
 
   bool pointToPoint() const { return kind.type == c10d::OpType::SEND || source != kNoSource; }

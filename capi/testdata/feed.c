@@ -1,4 +1,4 @@
-/* Tests of the program abi: feeds. */
+/* Tests of the program abi: feeds, and what they are used for. */
 #include <pthread.h>
 #include <time.h>
 
@@ -101,7 +101,70 @@ static void failing(goccl_comm comm, int rank, int size) {
   end(&f);
 }
 
+/* Elements travel as a narrower dtype, blocking, as a work, and recorded; with a feed, too. */
+static void wired(goccl_comm comm, int rank, int size) {
+  enum { N = 300000 };
+  float *in = calloc(N, sizeof *in), *out = calloc(N, sizeof *out);
+  for (int way = 0; way < 4; way++) {
+    for (int i = 0; i < N; i++) in[i] = (float)(i % 64) + 0x1p-12f * (float)(rank + 1);
+    goccl_feed nothing = {.struct_size = sizeof nothing};
+    goccl_call call = {.struct_size = sizeof call,
+                       .feed = way == 3 ? &nothing : NULL,
+                       .wire_dtype = GOCCL_WIRE(GOCCL_BFLOAT16)};
+    goccl_work work = 0;
+    if (way == 2) OK(goccl_group_start(comm));
+    OK(goccl_allreduce(comm, in, out, N, GOCCL_FLOAT32, GOCCL_SUM, NULL, &call,
+                       way == 1 ? &work : NULL));
+    if (way == 2) OK(goccl_group_end(comm, NULL, NULL));
+    if (way == 1) {
+      OK(goccl_work_wait(work, GOCCL_NO_TIMEOUT));
+      OK(goccl_work_free(work));
+    }
+    /* Of 0 nothing is lost, as bfloat16 is a float. */
+    for (int i = 0; i < N; i++)
+      if (i % 64 != 0 && out[i] != (float)(size * (i % 64))) FAIL("number %d is %g", i, out[i]);
+    OK(goccl_allreduce(comm, in, out, N, GOCCL_FLOAT32, GOCCL_MAX, NULL, NULL, NULL));
+    if (out[1] != 1 + 0x1p-12f * (float)size) FAIL("number 1 is %g: it was narrowed", out[1]);
+  }
+  free(in);
+  free(out);
+}
+
+/* What is refused of a wire dtype. */
+static void test_wire_refusals(void) {
+  const struct {
+    int wire;
+    goccl_dtype dtype;
+    const char *text;
+  } cases[] = {
+      {-2, GOCCL_FLOAT32, "call.wire_dtype is -2"},
+      {99, GOCCL_FLOAT32, "call.wire_dtype is 99"},
+      {GOCCL_WIRE(GOCCL_INT8), GOCCL_FLOAT32, "wire dtype is int8"},
+      {GOCCL_WIRE(GOCCL_BFLOAT16), GOCCL_INT32, "wire dtype is bfloat16"},
+      {GOCCL_WIRE(GOCCL_FLOAT16), GOCCL_BFLOAT16, "wire dtype is float16"},
+  };
+  float x = 1;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    goccl_comm comm = alone();
+    goccl_call call = {.struct_size = sizeof call, .wire_dtype = cases[i].wire};
+    REFUSED(GOCCL_INVALID_ARGUMENT, cases[i].text,
+            goccl_allreduce(comm, &x, &x, 1, cases[i].dtype, GOCCL_SUM, NULL, &call, NULL));
+    OK(goccl_comm_destroy(comm));
+  }
+  goccl_comm comm = alone();
+  goccl_call call = {.struct_size = sizeof call, .wire_dtype = GOCCL_WIRE(GOCCL_BFLOAT16)};
+  REFUSED(GOCCL_INVALID_ARGUMENT, "a wire dtype is given",
+          goccl_send(comm, &x, 1, GOCCL_FLOAT32, 0, 0, &call, NULL));
+  OK(goccl_group_start(comm));
+  OK(goccl_barrier(comm, NULL, NULL));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "group_end: call.wire_dtype is",
+          goccl_group_end(comm, &call, NULL));
+  OK(goccl_comm_destroy(comm));
+}
+
 void test_feeds(void) {
+  for (int size = 1; size <= 3; size++) on_ranks(size, PATIENCE, NULL, wired);
+  test_wire_refusals();
   for (int size = 1; size <= 3; size++) on_ranks(size, PATIENCE, NULL, fed);
   on_ranks(3, PATIENCE, NULL, failing);
   goccl_comm comm = alone();

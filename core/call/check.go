@@ -36,6 +36,14 @@ func (o *Operation) bad(format string, args ...any) error {
 	return fault.Errorf(fault.ErrInvalidArgument, "%v: %s", o.Collective, fmt.Sprintf(format, args...))
 }
 
+// narrower says as what elements may travel.
+func narrower(d reduce.DType) string {
+	if reduce.Narrows(d, reduce.BFloat16) {
+		return fmt.Sprintf("are %v and %v", reduce.BFloat16, reduce.Float16)
+	}
+	return fmt.Sprintf("is none: %v and %v are", reduce.Float32, reduce.Float64)
+}
+
 // checkScalars checks all that is not a block or a count.
 func (o *Operation) checkScalars(size int) error {
 	if !o.DType.Valid() {
@@ -52,6 +60,12 @@ func (o *Operation) checkScalars(size int) error {
 	exists := o.Root >= 0 && o.Root < size
 	if o.Collective.Rooted() && !exists {
 		return o.bad("root is %d, allowed are 0 to %d", o.Root, size-1)
+	}
+	if d := reduce.DType(o.Wire - 1); o.Wire > 0 && !reduce.Narrows(o.DType, d) {
+		return o.bad("wire dtype is %v, allowed for elements of %v %s", d, o.DType, narrower(o.DType))
+	}
+	if o.Wire > 0 && o.PointToPoint() {
+		return o.bad("a wire dtype is given: allowed are those of collectives, and none here")
 	}
 	if o.Feed != nil && o.PointToPoint() {
 		return o.bad("a feed is given: allowed are those of collectives, and none here")

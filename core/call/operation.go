@@ -10,6 +10,7 @@ package call
 
 import (
 	"encoding/binary"
+	"fmt"
 	"hash/fnv"
 	"slices"
 	"unsafe"
@@ -57,6 +58,47 @@ type Operation struct {
 	Program  *program.Checked
 	Programs Programs
 	Feed     *Feed // how blocks come and go while the operation runs; nil: they are there
+	// Wire is the dtype as which the elements travel.
+	Wire Wire
+}
+
+// Wire is a dtype as which elements travel: 1 more than its number, or one of the constants.
+type Wire int8
+
+// The choices.
+const (
+	OwnDType Wire = -1 // the operation's own
+	AnyDType Wire = 0  // as the group says
+)
+
+// As is the choice of a dtype.
+func As(d reduce.DType) Wire { return Wire(d) + 1 }
+
+// ParseWire reads a group's choice: the name of a dtype, or "".
+func ParseWire(name string) (Wire, error) {
+	switch name {
+	case "":
+		return AnyDType, nil
+	case reduce.BFloat16.String():
+		return As(reduce.BFloat16), nil
+	case reduce.Float16.String():
+		return As(reduce.Float16), nil
+	}
+	return AnyDType, fmt.Errorf("%q, allowed are %q and %q", name, reduce.BFloat16, reduce.Float16)
+}
+
+// WireDType is the dtype as which the elements of an operation travel in a group with a choice of
+// its own, which is for sums and the like of float32 only: what is moved is to stay as it is. It is
+// the operation's own where nothing is narrowed.
+func (o *Operation) WireDType(group Wire) reduce.DType {
+	switch {
+	case o.Wire > 0:
+		return reduce.DType(o.Wire - 1)
+	case o.Wire == AnyDType && group > 0 && o.DType == reduce.Float32 && o.Collective.Reduces() &&
+		o.PartOf == 0:
+		return reduce.DType(group - 1)
+	}
+	return o.DType
 }
 
 // Feed is how the inputs of an operation come, and its outputs go, while it runs. It has functions

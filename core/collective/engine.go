@@ -321,7 +321,7 @@ func (e *Engine) publish(p *work.Part) {
 	op := p.Operation
 	// Calls by the fast path name no schedule.
 	if p.Begun != nil || p.Plan != nil || op.Program != nil || op.Feed != nil ||
-		op.PartOf != 0 || op.Schedule != 0 ||
+		op.PartOf != 0 || op.Schedule != 0 || op.Wire != call.AnyDType ||
 		!e.Shape.AllMemory || e.Window.Layout.Ranks > exec.FastPathBlocks || op.Op == reduce.PreMulSum ||
 		e.Recovers && (op.Collective == plan.Reduce || op.Collective == plan.Broadcast) ||
 		op.Collective == plan.AllReduce && len(op.InCounts) != 1 || op.Largest() > fastPathMax {

@@ -18,6 +18,7 @@ const (
 	EnvThresholds = "GOCCL_THRESHOLDS"
 	EnvSchedule   = "GOCCL_ALLTOALL_SCHEDULE"
 	EnvAlgorithms = "GOCCL_ALGO"
+	EnvWireDType  = "GOCCL_WIRE_DTYPE"
 	EnvLinks      = "GOCCL_LINKS"
 	EnvPlans      = "GOCCL_PLANS"
 	EnvQuorum     = "GOCCL_QUORUM"

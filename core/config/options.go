@@ -11,6 +11,7 @@ import (
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/bootstrap/etcd"
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/internal/interfaces"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
@@ -82,6 +83,13 @@ var options = []option{
 			func(s string) (string, error) {
 				algorithms, err := tune.ParseAlgorithms(s)
 				return algorithms.String(), err
+			})},
+	{variable: EnvWireDType, text: func(c *Completed) *string { return &c.WireDType },
+		same: "the wire dtype (" + EnvWireDType + ")",
+		check: parsed("wire dtype (from the option or "+EnvWireDType+") is ",
+			func(s string) (string, error) {
+				_, err := call.ParseWire(s)
+				return s, err
 			})},
 	{variable: EnvLinks, text: func(c *Completed) *string { return &c.Links },
 		same: "what links cost (" + EnvLinks + ")",

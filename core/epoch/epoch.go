@@ -100,6 +100,7 @@ type Epoch struct {
 
 	// How data moves. What follows is made once, and has locks of its own.
 	shape     tune.Shape // its programs are guarded by mu
+	wire      call.Wire  // as which elements travel where their operation does not say
 	waiting   exec.Waiting
 	poller    *transport.Poller // nil where there are no links
 	group     *transport.Group  // guarded by mu until attached
@@ -179,6 +180,9 @@ func New(c *Config, ranks roster.Roster, number uint32) (*Epoch, error) {
 	e.shape, err = tune.New(tune.Survey(at), e.Rank, options)
 	if err != nil {
 		return nil, err
+	}
+	if e.wire, err = call.ParseWire(settings.WireDType); err != nil {
+		return nil, fmt.Errorf("%s: %w", config.EnvWireDType, err)
 	}
 	if err := e.shape.CheckAlgorithms(); err != nil {
 		return nil, fmt.Errorf("%s: %w", config.EnvAlgorithms, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/suspended"
+	"github.com/goccl/goccl/core/wire"
 	"github.com/goccl/goccl/core/work"
 )
 
@@ -37,9 +38,43 @@ var ErrOver = errors.New("the epoch is over")
 // Start starts one operation, or several as one work. See core.Comm.Start for what it promises. The
 // error is [ErrOver] only where survivors complete collectives.
 func (e *Epoch) Start(o Options, operations []call.Operation) (*work.Work, error) {
+	images, err := e.narrow(operations)
+	if err != nil {
+		return nil, e.RefuseStart(err, operations)
+	}
+	if images == nil {
+		return e.start(o, operations, nil)
+	}
+	w, err := e.start(o, images.Operations, images.Free)
+	if err != nil {
+		images.Free()
+	}
+	return w, err
+}
+
+// narrow makes the images of operations of which some are carried as another dtype; nil: none is.
+func (e *Epoch) narrow(operations []call.Operation) (*wire.Images, error) {
+	narrows := func(o call.Operation) bool { return o.WireDType(e.wire) != o.DType }
+	if !slices.ContainsFunc(operations, narrows) {
+		return nil, nil
+	}
+	for i := range operations {
+		if err := operations[i].Check(e.Rank, e.Size()); err != nil {
+			return nil, err
+		}
+	}
+	return wire.Narrow(operations, e.Rank, e.wire)
+}
+
+// start is Start of operations that are carried as they are. It calls `ended`, where that is no
+// nil, once the work has ended; not where it returns an error.
+func (e *Epoch) start(o Options, operations []call.Operation, ended func()) (*work.Work, error) {
 	w, err := e.prepare(o, operations)
 	if err != nil {
 		return nil, e.RefuseStart(err, operations)
+	}
+	if ended != nil {
+		w.OnEnd(func(error) { ended() })
 	}
 	parts := w.Parts()
 

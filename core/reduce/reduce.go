@@ -179,6 +179,11 @@ func PartialSize(d DType, o Op) int {
 	return 0
 }
 
+// Narrows tells whether elements of a dtype may travel as those of another one, with fewer bits.
+func Narrows(from, to DType) bool {
+	return (from == Float32 || from == Float64) && (to == BFloat16 || to == Float16)
+}
+
 // HasMeaning tells whether the op has a meaning for the dtype. Both must be valid.
 func HasMeaning(d DType, o Op) bool {
 	switch d {

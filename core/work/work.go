@@ -132,7 +132,16 @@ func (w *Work) UseSmall() { w.small = true }
 func (w *Work) UseSource(s Source) { w.transit = s }
 
 // OnEnd has the end of the work told, before the work is started.
-func (w *Work) OnEnd(f func(error)) { w.trace = f }
+func (w *Work) OnEnd(f func(error)) {
+	if before := w.trace; before != nil {
+		w.trace = func(err error) {
+			before(err)
+			f(err)
+		}
+		return
+	}
+	w.trace = f
+}
 
 // Suspender decides what becomes of works that would end with an error.
 type Suspender interface {

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         zeros,
         zeros_like,
     )
+    from goccl._wire import wire_dtype
     from goccl.errors import (
         AbortedError,
         Error,
@@ -92,6 +93,7 @@ __all__ = [
     "register",
     "transports",
     "use_shareable_memory",
+    "wire_dtype",
     "zeros",
     "zeros_like",
 ]
@@ -114,6 +116,7 @@ _MODULE_OF = {
             "zeros",
             "zeros_like",
         ),
+        "_wire": ("wire_dtype",),
         "errors": tuple(name for name in __all__ if name.endswith("Error")),
     }.items()
     for name in names

@@ -301,6 +301,18 @@ class OptionFields:
         ),
     )
 
+    wire_dtype: str = field(
+        default="",
+        metadata=_setting(
+            _text("|bfloat16|float16"),
+            variable="GOCCL_WIRE_DTYPE",
+            default="their own",
+            allowed='"bfloat16", "float16" and ""',
+            about="As which dtype float32 travels in allreduce, reduce and reduce_scatter.",
+            same=True,
+        ),
+    )
+
     def __post_init__(self) -> None:
         for option in fields(self):
             setattr(self, option.name, check(option.name, getattr(self, option.name)))

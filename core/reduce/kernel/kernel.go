@@ -13,6 +13,11 @@ package kernel
 #cgo CFLAGS: -std=c11 -O3 -fvisibility=hidden
 #include "kernels.h"
 
+static void convert(goccl_convert_fn *f, goccl_reduce_fn *const *sum, void *dst, const void *src,
+                    size_t n) {
+  f(sum, dst, src, n);
+}
+
 static void call(goccl_reduce_fn *f, void *const *dst, int n_dst, const void *const *src, int n,
                  size_t bytes, double re, double im) {
   const double factor[2] = {re, im};
@@ -95,6 +100,19 @@ func Of(d reduce.DType, o reduce.Op) (unsafe.Pointer, error) {
 	return unsafe.Pointer(kernels[d][o]), nil
 }
 
+// Conversions are C functions, goccl_convert_fn of kernels.h, and what these are called with.
+type Conversions struct {
+	Sum           unsafe.Pointer
+	Narrow, Widen unsafe.Pointer
+}
+
+// Convert returns the conversions of a dtype to a narrow one, and back. There are those for which
+// [reduce.Narrows] is true.
+func Convert(from, to reduce.DType) Conversions {
+	return Conversions{unsafe.Pointer(kernels[to][reduce.Sum]),
+		unsafe.Pointer(C.goccl_narrow(C.int(from))), unsafe.Pointer(C.goccl_widen(C.int(from)))}
+}
+
 // combineAt runs the kernel of a level on count elements of memory that may be Go's. It is here for
 // the tests, in which cgo cannot be used.
 func combineAt(level int, d reduce.DType, o reduce.Op, dst, src []unsafe.Pointer, count int,
@@ -116,4 +134,17 @@ func stageAt(level int, d reduce.DType, o reduce.Op, stage reduce.Stage, dst, sr
 	}
 	C.call(kernelAt(level, d, o, stage), &dst[0], C.int(len(dst)), &src[0], C.int(len(src)),
 		C.size_t(bytes), C.double(factor[0]), C.double(factor[1]))
+}
+
+// convertAt converts n elements at a level, to a narrow dtype or back.
+func convertAt(level int, dtype, to reduce.DType, widen bool, dst, src unsafe.Pointer, n int) {
+	var pinned runtime.Pinner
+	defer pinned.Unpin()
+	pinned.Pin(dst)
+	pinned.Pin(src)
+	f := C.goccl_narrow(C.int(dtype))
+	if widen {
+		f = C.goccl_widen(C.int(dtype))
+	}
+	C.convert(f, C.goccl_reduce_kernels(C.int(level), C.int(to), C.SUM), dst, src, C.size_t(n))
 }

@@ -50,6 +50,15 @@ int goccl_reduce_level(void);
 // The reductions for a dtype and an op, by stage; NULL where there is none.
 goccl_reduce_fn *const *goccl_reduce_kernels(int level, int dtype, int op);
 
+// A conversion of n elements between a float and a narrow one, BFLOAT16 or FLOAT16, of which `sum`
+// are the stages of SUM. No pointer need be aligned. Of a NaN comes one, of whatever bits.
+typedef void goccl_convert_fn(goccl_reduce_fn *const *sum, void *dst, const void *src, size_t n);
+enum { NARROW = 2 };  // bytes of a narrow element
+
+// Conversions of a dtype to a narrow one, and back; NULL: there is none.
+goccl_convert_fn *goccl_narrow(int dtype);
+goccl_convert_fn *goccl_widen(int dtype);
+
 // ---- between the driver and the kernels of a level ----
 
 // What kernels need to know besides their buffers.

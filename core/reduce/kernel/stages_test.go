@@ -1,6 +1,8 @@
 package kernel
 
 import (
+	"encoding/binary"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -112,4 +114,46 @@ func testStages(t *testing.T, rnd *rand.Rand, levels []int, d reduce.DType, o re
 	if diff := firstDifference(got, want.bytes(), d.Size()); diff != "" {
 		t.Fatalf("%v %v of %d inputs, %d elements, factor %v: %s", d, o, n, count, factor, diff)
 	}
+}
+
+// Conversions to narrow floats round to nearest, ties to even, and back they are exact: at all
+// levels, of any place and number of elements.
+func TestConversions(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 9))
+	eachLevel(t, func(t *testing.T, level int) {
+		for _, from := range []reduce.DType{reduce.Float32, reduce.Float64} {
+			for _, to := range []reduce.DType{reduce.BFloat16, reduce.Float16} {
+				for _, n := range []int{1, 3, 31, 1025, 5000} {
+					wide := make([]byte, n*from.Size())
+					fill(from, wide, rnd)
+					for i := 0; from == reduce.Float64 && i < len(wide); i += 8 { // within float32
+						x := math.Float64frombits(binary.LittleEndian.Uint64(wide[i:]))
+						binary.LittleEndian.PutUint64(wide[i:], math.Float64bits(math.Ldexp(math.Sin(x), 3)))
+					}
+					src := place(wide, len(wide), rnd.IntN(16))
+					narrow := place(nil, n*to.Size(), rnd.IntN(16))
+					convertAt(level, from, to, false, narrow.pointer(), src.pointer(), n)
+					back := place(nil, len(wide), rnd.IntN(16))
+					convertAt(level, from, to, true, back.pointer(), narrow.pointer(), n)
+					if !narrow.intact() || !back.intact() {
+						t.Fatal("it wrote beside the elements")
+					}
+					for i := range n {
+						x, y := number(from, wide, i), number(from, back.bytes(), i)
+						want := smallFloats[to].value[smallFloats[to].encode(float64(float32(x)))]
+						if want != y && !(math.IsNaN(want) && math.IsNaN(y)) {
+							t.Fatalf("%v to %v: %v is %v, want %v", from, to, x, y, want)
+						}
+					}
+				}
+			}
+		}
+	})
+}
+
+func number(d reduce.DType, b []byte, i int) float64 {
+	if d == reduce.Float64 {
+		return math.Float64frombits(binary.LittleEndian.Uint64(b[8*i:]))
+	}
+	return float64(math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:])))
 }

@@ -1,0 +1,46 @@
+#include "wire.h"
+
+static int is_done(const goccl_wire_block *b, uint64_t unit) {
+  return b->done[unit / 64] >> unit % 64 & 1;
+}
+
+/* Narrows bytes of an image, from the first of a unit on. */
+static void narrow(goccl_wire *w, goccl_wire_block *b, uint64_t from, uint64_t upto) {
+  const size_t n = (upto - from) / w->narrow;
+  uint8_t *wide = b->wide + from / w->narrow * w->wide;
+  w->to_narrow(w->sum, b->narrow + from, wide, n);
+  if (w->rounds) w->to_wide(w->sum, wide, b->narrow + from, n);
+}
+
+/* A survivor's second run asks for all once more. By then outputs may have been written over what
+ * was read: each unit is read once. */
+int goccl_wire_need(void *context, int block, uint64_t from, uint64_t upto, char *error,
+                    size_t size) {
+  goccl_wire *w = context;
+  goccl_wire_block *b = &w->in[block];
+  if (w->need != NULL) {
+    const int there = w->need(w->context, block, from / w->narrow * w->wide,
+                              upto / w->narrow * w->wide, error, size);
+    if (there != 1) return there;
+  }
+  const uint64_t units = (upto + GOCCL_WIRE_UNIT - 1) / GOCCL_WIRE_UNIT;
+  for (uint64_t unit = from / GOCCL_WIRE_UNIT; unit < units;) {
+    const uint64_t first = unit;
+    while (unit < units && !is_done(b, unit)) {
+      b->done[unit / 64] |= UINT64_C(1) << unit % 64;
+      unit++;
+    }
+    const uint64_t end = unit * GOCCL_WIRE_UNIT;
+    if (unit > first) narrow(w, b, first * GOCCL_WIRE_UNIT, end < upto ? end : upto);
+    while (unit < units && is_done(b, unit)) unit++;
+  }
+  return 1;
+}
+
+void goccl_wire_final(void *context, int block, uint64_t from, uint64_t upto) {
+  goccl_wire *w = context;
+  goccl_wire_block *b = &w->out[block];
+  const uint64_t at = from / w->narrow * w->wide;
+  w->to_wide(w->sum, b->wide + at, b->narrow + from, (upto - from) / w->narrow);
+  if (w->final != NULL) w->final(w->context, block, at, upto / w->narrow * w->wide);
+}

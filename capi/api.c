@@ -669,14 +669,13 @@ static int has_wire_dtype(const goccl_call *call) {
 
 /* Whether a call is made in a way for which no fast path needs Go. */
 static int plain(const goccl_call *call) {
-  return call == NULL ||
-         (call->alltoall_schedule == NULL && call->timeout_ms >= 0 && !has_feed(call) &&
-          !has_wire_dtype(call) &&
-          (call->struct_size == sizeof *call ||
-           call->struct_size == offsetof(goccl_call, wire_dtype) ||
-           call->struct_size == offsetof(goccl_call, feed) ||
-           call->struct_size == offsetof(goccl_call, program) ||
-           call->struct_size == offsetof(goccl_call, sequence)));
+  return call == NULL || (call->alltoall_schedule == NULL && call->timeout_ms >= 0 &&
+                          !has_feed(call) && !has_wire_dtype(call) &&
+                          (call->struct_size == sizeof *call ||
+                           call->struct_size == offsetof(goccl_call, wire_dtype) ||
+                           call->struct_size == offsetof(goccl_call, feed) ||
+                           call->struct_size == offsetof(goccl_call, program) ||
+                           call->struct_size == offsetof(goccl_call, sequence)));
 }
 
 /* goccl_call.program of a call that is plain. */
@@ -812,7 +811,8 @@ static goccl_result start(api_operation *o, const goccl_call *call, goccl_work *
   struct thread *t = enter_go();
   if (t == NULL) return GOCCL_SYSTEM;
   if (records_exchange(t, o->comm)) {
-    if (work == NULL && !has_feed(call) && !has_wire_dtype(call) && record(&t->exchange, o)) return GOCCL_OK;
+    if (work == NULL && !has_feed(call) && !has_wire_dtype(call) && record(&t->exchange, o))
+      return GOCCL_OK;
     record_in_go(t);
   }
   if (o->begun != NULL) return apiCarryOn(o, (goccl_call *)call, work);

@@ -27,7 +27,9 @@ def run_calls(rank, dtype, to):
             oracle.check(x, total, f"all_reduce of {count}")
             out = torch.empty(count, dtype=dtype)
             dist.reduce_scatter_tensor(out, given[me])
-            oracle.check(out, total.split(count)[me] if count else out, f"reduce_scatter of {count}")
+            oracle.check(
+                out, total.split(count)[me] if count else out, f"reduce_scatter of {count}"
+            )
             out = torch.empty(count * n * n, dtype=dtype)
             dist.all_gather_into_tensor(out, given[me])
             want = torch.cat([converted(g, to) for g in given])
@@ -124,7 +126,7 @@ def test_groups_that_differ(make_world):
 
 
 def test_refused():
-    with pytest.raises(ValueError, match="allowed are torch.bfloat16"):
+    with pytest.raises(ValueError, match=r"allowed are torch\.bfloat16"):
         goccl.wire_dtype(torch.int8)
     with pytest.raises(ValueError, match="`wire_dtype` is 'int8'"):
         goccl.Options(wire_dtype="int8")

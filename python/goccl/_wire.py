@@ -41,8 +41,8 @@ class wire_dtype(ContextDecorator):  # noqa: N801  a context, as torch.autocast 
         self._name = "" if dtype is None else str(dtype).removeprefix("torch.")
         if self._name not in _ALLOWED:
             raise ValueError(
-                f"goccl.wire_dtype: `dtype` is {dtype!r}, allowed are torch.bfloat16, torch.float16 "
-                "and None"
+                f"goccl.wire_dtype: `dtype` is {dtype!r}, allowed are torch.bfloat16, "
+                "torch.float16 and None"
             )
         self._before: list[str | None] = []
 

@@ -77,6 +77,9 @@ func TestRefused(t *testing.T) {
 			`algorithms (from the option or GOCCL_ALGO) are "allreduce:ring", in which "ring" is no ` +
 				`algorithm of allreduce; ` +
 				`allowed are one_shot, two_shot, recursive_multiplying, hierarchical, binomial_tree, direct`},
+		{Config{Size: 1}, environment{EnvWireDType: "int8"},
+			`wire dtype (from the option or GOCCL_WIRE_DTYPE) is "int8", allowed are "bfloat16" and ` +
+				`"float16"`},
 		{Config{Size: 1}, environment{EnvAlgorithms: "all:ring"},
 			`algorithms (from the option or GOCCL_ALGO) are "all:ring", in which "all" is no ` +
 				`collective; allowed are allreduce, `},
@@ -198,6 +201,7 @@ var texts = []struct {
 	{EnvSchedule, "window=02", "window=2", func(c *Completed) string { return c.AllToAllSchedule }},
 	{EnvAlgorithms, "allreduce:^one_shot,recursive_multiplying,hierarchical,binomial_tree",
 		"allreduce:two_shot,direct", func(c *Completed) string { return c.Algorithms }},
+	{EnvWireDType, "float16", "float16", func(c *Completed) string { return c.WireDType }},
 	{EnvLinks, "tcp=1:2:3", "tcp=1:2:3", func(c *Completed) string { return c.Links }},
 	{EnvPlans, "testdata/copy.json", "copy 6ecff008", func(c *Completed) string { return c.Plans }},
 	{EnvQuorum, "any", "any", func(c *Completed) string { return c.Quorum }},
@@ -246,7 +250,8 @@ func TestProgramWins(t *testing.T) {
 	given := Config{Size: 1, Timeout: time.Hour, LivenessGrace: time.Second, MinSize: 2, HCA: "rxe0",
 		GIDIndex: "1", Transport: "shm", Net: "tcp", Interface: "lo", Secret: "mine",
 		Thresholds: "flat_max=2", AllToAllSchedule: "parallel", Algorithms: "allreduce:one_shot",
-		Links: "tcp=3:2:1", Plans: "testdata", Quorum: QuorumMajority, Recovery: RecoverySurvivors}
+		WireDType: "bfloat16",
+		Links:     "tcp=3:2:1", Plans: "testdata", Quorum: QuorumMajority, Recovery: RecoverySurvivors}
 	set := environment{}
 	for _, c := range texts {
 		set[c.variable] = c.value
@@ -308,16 +313,16 @@ func TestSame(t *testing.T) {
 		minSize     int
 		values      []string
 	}{
-		{nil, 0, []string{Version, "", "", "", "", "", "", "", "1", "majority", "step"}},
-		{set, 3, []string{Version, "tcp", "verbs", "flat_max=1", "window=2", algorithms, "tcp=1:2:3",
-			"copy 6ecff008", "3", "any", "survivors"}},
+		{nil, 0, []string{Version, "", "", "", "", "", "", "", "", "1", "majority", "step"}},
+		{set, 3, []string{Version, "tcp", "verbs", "flat_max=1", "window=2", algorithms, "float16",
+			"tcp=1:2:3", "copy 6ecff008", "3", "any", "survivors"}},
 	} {
 		var want []bootstrap.Setting
 		for i, name := range []string{"the version of GoCCL", "the transport (GOCCL_TRANSPORT)",
 			"the network (GOCCL_NET)", "GOCCL_THRESHOLDS",
 			"the all-to-all schedule (GOCCL_ALLTOALL_SCHEDULE)", "the choice of algorithms (GOCCL_ALGO)",
-			"what links cost (GOCCL_LINKS)", "the programs (GOCCL_PLANS)", "the least size (GOCCL_MIN_SIZE)",
-			"the quorum (GOCCL_QUORUM)",
+			"the wire dtype (GOCCL_WIRE_DTYPE)", "what links cost (GOCCL_LINKS)",
+			"the programs (GOCCL_PLANS)", "the least size (GOCCL_MIN_SIZE)", "the quorum (GOCCL_QUORUM)",
 			"the recovery (GOCCL_RECOVERY)"} {
 			want = append(want, bootstrap.Setting{Name: name, Value: c.values[i]})
 		}

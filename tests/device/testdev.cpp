@@ -299,7 +299,7 @@ class Memory {
   void *take(size_t bytes, const Stream &stream) {
     bytes = (bytes + kAlign - 1) / kAlign * kAlign;
     const Block block{bytes, stream.device_index(), stream.id()};
-    std::unique_lock lock(mutex_);
+    std::lock_guard lock(mutex_);
     auto &free = free_[block];
     if (free.empty()) {
       TORCH_CHECK(used_ + bytes <= kMemory, "testdev: out of memory");
@@ -310,7 +310,6 @@ class Memory {
     uint8_t *p = free.back();  // at once, the last that was given back
     free.pop_back();
     taken_.emplace(p, block);
-    lock.unlock();
     worker(stream).note([this, p, bytes] {
       std::lock_guard lock(mutex_);
       look(p, bytes);
@@ -320,16 +319,15 @@ class Memory {
   }
   void give(void *memory) {
     auto *p = static_cast<uint8_t *>(memory);
-    std::unique_lock lock(mutex_);
+    std::lock_guard lock(mutex_);
     const Block block = taken_.extract(p).mapped();
-    free_[block].push_back(p);
-    lock.unlock();
     const auto [bytes, device, stream] = block;
     worker(streamOf(device, stream)).note([this, p, bytes] {
       std::lock_guard lock(mutex_);
       memset(alias(p), kPoison, bytes);
       poisoned_.insert(p);
     });
+    free_[block].push_back(p);
   }
   // Counts what has been written to free memory.
   void lookAtAll() {
@@ -354,7 +352,8 @@ class Memory {
 
   uint8_t *base_ = nullptr, *alias_ = nullptr;
   using Block = std::tuple<size_t, DeviceIndex, StreamId>;
-  std::mutex mutex_;  // guards what follows
+  // Guards what follows. A note to a stream that does nothing is taken at once.
+  std::recursive_mutex mutex_;
   std::map<Block, std::vector<uint8_t *>> free_;
   std::map<uint8_t *, Block> taken_;
   std::set<uint8_t *> poisoned_;

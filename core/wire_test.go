@@ -28,7 +28,7 @@ func fromBFloat16(b uint16) float32 { return math.Float32frombits(uint32(b) << 1
 func some(rank, block, n int) []float32 {
 	f := make([]float32, n)
 	for i := range f {
-		f[i] = float32(math.Sin(float64(rank*7919+block*131+i)) * math.Exp2(float64(i%17-8)))
+		f[i] = float32((rank*7919+block*131+i)*2654435761%1000003)/4096 - 100
 	}
 	return f
 }
@@ -128,6 +128,9 @@ func TestWireDType(t *testing.T) {
 				w := newWorld(t, transport, size, time.Minute)
 				for c := plan.AllReduce; c <= plan.AllToAll; c++ {
 					for _, n := range []int{0, 1, 1000, 300_001} {
+						if testing.Short() && size == 5 && n > 1000 {
+							continue
+						}
 						for _, inPlace := range []bool{false, c == plan.AllReduce || c == plan.Reduce} {
 							w.each(func(rank int) error {
 								p := wirePair(c, rank, size, n, inPlace)

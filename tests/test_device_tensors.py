@@ -702,14 +702,18 @@ def fails_while_it_writes(rank):
     begin(rank, own=False, timeout=60)
     x = torch.ones(16 * MiB, device=DEVICE)
     torch.accelerator.synchronize()
-    device.configure(delay=20_000)
     dist.barrier()
+    before = device.count()["copies"]
+    # The pieces of the root come one after the other, over many seconds.
+    device.configure(delay=300_000 if rank.rank == 1 else 100_000)
     work = dist.broadcast(x, 1, async_op=True)
-    if rank.rank == 1:
-        time.sleep(0.1)
+    if rank.rank == 0:  # once the first is on its way to the device
+        harness.until(lambda: device.count()["copies"] > before)
         dist.group.WORLD.abort()
     with pytest.raises(dist.DistBackendError):
         work.wait()
+    if rank.rank == 1:
+        device.configure()
     del x, work
     for _ in range(3):
         torch.zeros(16 * MiB, device=DEVICE)

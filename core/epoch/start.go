@@ -54,8 +54,11 @@ func (e *Epoch) Start(o Options, operations []call.Operation) (*work.Work, error
 
 // narrow makes the images of operations of which some are carried as another dtype; nil: none is.
 func (e *Epoch) narrow(operations []call.Operation) (*wire.Images, error) {
-	narrows := func(o call.Operation) bool { return o.WireDType(e.wire) != o.DType }
-	if !slices.ContainsFunc(operations, narrows) {
+	narrows := false
+	for i := range operations { // which are large, and are copied nowhere on the usual way
+		narrows = narrows || operations[i].WireDType(e.wire) != operations[i].DType
+	}
+	if !narrows {
 		return nil, nil
 	}
 	for i := range operations {

@@ -489,6 +489,8 @@ FORWARD(mem_stats, (uint64_t *registered, uint64_t *given, uint64_t *taken),
 FORWARD_END(comm_destroy, (goccl_comm comm), apiCommDestroy(comm))
 FORWARD_END(comm_abort, (goccl_comm comm, const char *reason), apiCommAbort(comm, (char *)reason))
 FORWARD_END(comm_refuse, (goccl_comm comm, const char *reason), apiCommRefuse(comm, (char *)reason))
+FORWARD(comm_side_step, (goccl_comm comm, const char *collective, const char *library),
+        apiCommSideStep(comm, (char *)collective, (char *)library))
 FORWARD_END(shutdown, (void), apiShutdown())
 FORWARD(comm_async_error, (goccl_comm comm), apiCommAsyncError(comm))
 FORWARD(comm_failed_ranks, (goccl_comm comm, int *ranks, size_t size, size_t *count),

@@ -157,7 +157,7 @@ func take(from *C.goccl_config) (g given, err error) {
 		LivenessGrace: grace, Net: text(in.net), HCA: text(in.ib_hca),
 		GIDIndex: text(in.ib_gid_index), Algorithms: text(in.algorithms),
 		Thresholds: text(in.thresholds), Links: text(in.links), Plans: text(in.plans),
-		WireDType: text(in.wire_dtype)}
+		WireDType: text(in.wire_dtype), SideStep: text(in.side_step)}
 	if in.global_ranks != nil && in.size >= 1 && in.size <= bootstrap.MaxSize {
 		g.GlobalRanks = ints(in.global_ranks, in.size)
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/goccl/goccl/core"
 	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/reduce"
@@ -156,6 +157,23 @@ func apiCommRefuse(handle C.goccl_comm, reason *C.char) C.goccl_result {
 	return onComm("comm_refuse", handle, func(c *commHandle) error {
 		c.comm.Refuse(text(reason))
 		return nil
+	})
+}
+
+//export apiCommSideStep
+func apiCommSideStep(handle C.goccl_comm, collective, library *C.char) C.goccl_result {
+	return onComm("comm_side_step", handle, func(c *commHandle) error {
+		of, err := call.ParseCollective(text(collective))
+		if err != nil {
+			err = errorf(codeInvalidArgument, "comm_side_step: collective is %v", err)
+		} else if text(library) == "" {
+			err = invalid("comm_side_step: library", "empty", "it must be a name")
+		}
+		if err != nil {
+			c.comm.Refuse(err.Error())
+			return err
+		}
+		return c.comm.SideStep(of, text(library))
 	})
 }
 

@@ -336,6 +336,10 @@ typedef struct {
   /* As which dtype float32 travels in allreduce, reduce and reduce_scatter: "bfloat16", "float16";
    * NULL: as it is. See goccl_call.wire_dtype. The same on all ranks. Also GOCCL_WIRE_DTYPE */
   const char *wire_dtype;
+  /* For bindings: the collectives that other libraries do, as "alltoall:gloo;allreduce:nccl": see
+   * goccl_comm_side_step(). It is only compared: the same on all ranks. NULL: none. Also
+   * GOCCL_SIDE_STEP */
+  const char *side_step;
 } goccl_config;
 
 /* Makes a communicator; all ranks call it. Blocks until every rank has joined. The arguments are

@@ -22,6 +22,16 @@ extern "C" {
  * a forked child it does nothing. */
 goccl_result goccl_comm_refuse(goccl_comm comm, const char *reason);
 
+/* Takes a place in the order of `comm` for a collective that another library does, "gloo" for
+ * instance: call it before that library, on the thread that calls that. `collective` is one of
+ * those of GOCCL_ALGO. Where a rank waits at this place for 200 ms in a collective of its own, or
+ * is refused one, all are told GOCCL_MISMATCH. What ranks wait for in other libraries is not known
+ * here: the arguments are not compared, nor do ranks notice that side-step to different ones. Never
+ * blocks. Between collectives here and there is no order but this: wait for one before the next
+ * uses its buffers. Of `library` texts have the first 16 bytes. GOCCL_INVALID_ARGUMENT:
+ * `collective` is none, or `library` empty; peers are told. */
+goccl_result goccl_comm_side_step(goccl_comm comm, const char *collective, const char *library);
+
 /* Logs `text` as the library logs. The level is not GOCCL_LOG_DEFAULT, and the subsystem one of
  * those of GOCCL_DEBUG_SUBSYS. In a forked child it does nothing. */
 goccl_result goccl_log(goccl_log_level level, const char *subsystem, const char *text);

@@ -81,6 +81,7 @@ const (
 	EnvSchedule   = config.EnvSchedule
 	EnvAlgorithms = config.EnvAlgorithms
 	EnvWireDType  = config.EnvWireDType
+	EnvSideStep   = config.EnvSideStep
 	EnvLinks      = config.EnvLinks
 	EnvQuorum     = config.EnvQuorum
 	EnvRecovery   = config.EnvRecovery

@@ -14,6 +14,7 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/join"
 	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/plan"
 )
 
 // Comm is a communicator: a rank's part in a group. Its methods may be called from any goroutine
@@ -152,6 +153,13 @@ func (c *Comm) awaitNext(e *epoch.Epoch) {
 // Refuse tells the peers that the caller was refused a collective, or a batch with one, before it
 // came to Start. Start does the same for what it refuses itself. Refuse waits for nobody.
 func (c *Comm) Refuse(reason string) { c.present.Load().Refuse(reason) }
+
+// SideStep takes a place in the order for a collective that another library does, named by `to`,
+// so that a rank which waits in another one there finds the mismatch. Ranks that side-step to
+// different libraries there do not find it: they wait in these. It waits for nobody.
+func (c *Comm) SideStep(collective plan.Collective, to string) error {
+	return c.present.Load().SideStep(collective, to)
+}
 
 // RefuseStart is Refuse for operations that were to be started together. It returns why they are
 // not started. It tells nobody where all are sends and receives.

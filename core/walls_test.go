@@ -52,7 +52,7 @@ var packages = []packageRule{
 		"transport", false},
 	{"sim", "tune plan", true},
 	{"tune", "call program fault plan reduce", true},
-	{"call", "program fault plan reduce", true},
+	{"call", "program fault plan reduce internal/printable", true},
 	{"program/formats", "program program/internal/scan program/msccl program/mscclpp", true},
 	{"program/msccl", "plan program program/blocks program/internal/scan", true},
 	{"program/mscclpp", "plan program program/blocks program/internal/scan", true},

@@ -32,6 +32,7 @@ VALUES = {
     "links": "tcp=1:2:3",
     "plans": "/programs",
     "wire_dtype": "bfloat16",
+    "side_step": "alltoall:gloo",
 }
 
 

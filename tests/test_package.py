@@ -328,7 +328,8 @@ def test_options_show_no_secret():
         "goccl.Options(timeout=datetime.timedelta(seconds=5), transport='tcp', interface='lo', "
         "liveness_grace=datetime.timedelta(seconds=2), secret=..., alltoall_schedule='parallel', "
         "min_size=3, quorum='any', recovery='survivors', net='', ib_hca='', ib_gid_index=None, "
-        "algorithms='', thresholds='', links='', plans='', wire_dtype='')"
+        "algorithms='', thresholds='', links='', plans='', wire_dtype='', "
+        "side_step='')"
     )
     assert "secret=''" in repr(goccl.Options())
 

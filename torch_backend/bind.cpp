@@ -175,6 +175,10 @@ PYBIND11_MODULE(_C, module) {
       "Has the thread's collectives travel as a dtype: its name, \"\" for their own, None for "
       "that of the group. Returns the choice before.");
 
+  module.def("exchange_side_step", &goccl::SideSteps::choose, py::arg("backend"),
+             "Has another back end do the thread's collectives: its name, \"goccl\" for none, None "
+             "for each group's choice. Returns the choice before.");
+
   module.def("leave_groups", &leaveGroups, py::call_guard<py::gil_scoped_release>(),
              "Leaves all groups, for good: the process is about to end. Harmless to repeat.");
   py::module_::import("atexit").attr("register")(module.attr("leave_groups"));

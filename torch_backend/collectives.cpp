@@ -113,6 +113,11 @@ class Call {
   std::tuple<Arguments...> arguments_;
 };
 
+// The parts of a tensor of all ranks, as back ends take a list of them; of the root only.
+TensorLists partsOf(const std::optional<at::Tensor>& whole, int size, bool root) {
+  return root && whole ? TensorLists{whole->chunk(size)} : TensorLists();
+}
+
 template <typename Function, typename... Arguments>
 auto callOf(Function function, Arguments... arguments) {
   return Call<Function, Arguments...>(function, std::move(arguments)...);
@@ -192,6 +197,15 @@ void checkGathered(const at::Tensor& output, const at::Tensor& input, int size, 
 
 }  // namespace
 
+template <typename Run>
+bool ProcessGroupGoccl::stepAside(const char* collective, Run run) {
+  auto* const other = sideStep(collective);
+  if (other != nullptr) {
+    run(*other)->wait();
+  }
+  return other != nullptr;
+}
+
 auto ProcessGroupGoccl::broadcastCall(Buffers& buffers, const at::Tensor& tensor, int64_t root) {
   checkRoot(root, size_, "broadcast");
   void* memory = nullptr;
@@ -207,6 +221,9 @@ auto ProcessGroupGoccl::broadcastCall(Buffers& buffers, const at::Tensor& tensor
 }
 
 WorkPtr ProcessGroupGoccl::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
+  if (auto* const other = sideStep("broadcast")) {
+    return other->broadcast(tensors, opts);
+  }
   return start({kBroadcast, tensors, tensors, opts.timeout, opts.asyncOp}, [&](Operation& o) {
     const at::Tensor& tensor = single(tensors, "broadcast", "");
     checkRootTensor(opts.rootTensor, "broadcast");
@@ -215,6 +232,12 @@ WorkPtr ProcessGroupGoccl::broadcast(Tensors& tensors, const c10d::BroadcastOpti
 }
 
 void ProcessGroupGoccl::broadcastNow(const at::Tensor& tensor, int64_t root) {
+  if (stepAside("broadcast", [&](c10d::Backend& other) {
+        Tensors tensors{tensor};
+        return other.broadcast(tensors, {root});
+      })) {
+    return;
+  }
   runNow({kBroadcast, tensor, {}},
          [&](Operation& o) { return broadcastCall(o.buffers, tensor, root); });
 }
@@ -229,6 +252,9 @@ auto ProcessGroupGoccl::allReduceCall(Buffers& buffers, const at::Tensor& tensor
 }
 
 WorkPtr ProcessGroupGoccl::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  if (auto* const other = sideStep("allreduce")) {
+    return other->allreduce(tensors, opts);
+  }
   if (tensors.size() == 1 && tensors[0].defined() && tensors[0].is_sparse()) {
     return allreduce_sparse(tensors, opts);
   }
@@ -238,12 +264,21 @@ WorkPtr ProcessGroupGoccl::allreduce(Tensors& tensors, const c10d::AllreduceOpti
 }
 
 void ProcessGroupGoccl::allReduceNow(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  if (stepAside("allreduce", [&](c10d::Backend& other) {
+        Tensors tensors{tensor};
+        return other.allreduce(tensors, {op});
+      })) {
+    return;
+  }
   runNow({kAllReduce, tensor, {}},
          [&](Operation& o) { return allReduceCall(o.buffers, tensor, op); });
 }
 
 WorkPtr ProcessGroupGoccl::allreduce_coalesced(Tensors& tensors,
                                                const c10d::AllreduceCoalescedOptions& opts) {
+  if (auto* const other = sideStep("allreduce")) {
+    return other->allreduce_coalesced(tensors, opts);
+  }
   const char* name = "allreduce_coalesced";
   struct Part {
     Reduction by;
@@ -293,6 +328,9 @@ auto ProcessGroupGoccl::reduceCall(Buffers& buffers, const at::Tensor& tensor,
 }
 
 WorkPtr ProcessGroupGoccl::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  if (auto* const other = sideStep("reduce")) {
+    return other->reduce(tensors, opts);
+  }
   return start({kReduce, tensors, tensors, opts.timeout, opts.asyncOp}, [&](Operation& o) {
     const at::Tensor& tensor = single(tensors, "reduce", "");
     checkRootTensor(opts.rootTensor, "reduce");
@@ -302,12 +340,26 @@ WorkPtr ProcessGroupGoccl::reduce(Tensors& tensors, const c10d::ReduceOptions& o
 
 void ProcessGroupGoccl::reduceNow(const at::Tensor& tensor, int64_t root,
                                   const c10d::ReduceOp& op) {
+  if (stepAside("reduce", [&](c10d::Backend& other) {
+        Tensors tensors{tensor};
+        return other.reduce(tensors, {op, root});
+      })) {
+    return;
+  }
   runNow({kReduce, tensor, {}},
          [&](Operation& o) { return reduceCall(o.buffers, tensor, op, root); });
 }
 
 WorkPtr ProcessGroupGoccl::allgather(TensorLists& outputs, Tensors& inputs,
                                      const c10d::AllgatherOptions& opts) {
+  if (auto* const other = sideStep("allgather")) {
+    return other->allgather(outputs, inputs, opts);
+  }
+  return allGatherHere(outputs, inputs, opts);
+}
+
+WorkPtr ProcessGroupGoccl::allGatherHere(TensorLists& outputs, Tensors& inputs,
+                                         const c10d::AllgatherOptions& opts) {
   return start({kAllGather, inputs, {}, opts.timeout, opts.asyncOp}, [&](Operation& o) {
     const at::Tensor& input = single(inputs, "allgather", "input ");
     o.outputs = onePerRank(outputs, size_, "allgather", "output");
@@ -333,18 +385,31 @@ auto ProcessGroupGoccl::allGatherCall(Buffers& buffers, const at::Tensor& output
 
 WorkPtr ProcessGroupGoccl::_allgather_base(at::Tensor& output, at::Tensor& input,
                                            const c10d::AllgatherOptions& opts) {
+  if (auto* const other = sideStep("allgather")) {
+    return other->_allgather_base(output, input, opts);
+  }
   return start({kAllGatherBase, input, {output}, opts.timeout, opts.asyncOp}, [&](Operation& o) {
     return allGatherCall(o.buffers, output, input, "_allgather_base");
   });
 }
 
 void ProcessGroupGoccl::allGatherNow(const at::Tensor& output, const at::Tensor& input) {
+  if (stepAside("allgather", [&](c10d::Backend& other) {
+        at::Tensor out = output;
+        at::Tensor in = input;
+        return other._allgather_base(out, in);
+      })) {
+    return;
+  }
   runNow({kAllGatherBase, input, {}},
          [&](Operation& o) { return allGatherCall(o.buffers, output, input, "_allgather_base"); });
 }
 
 WorkPtr ProcessGroupGoccl::allgather_coalesced(TensorLists& outputLists, Tensors& inputs,
                                                const c10d::AllgatherOptions& opts) {
+  if (auto* const other = sideStep("allgather")) {
+    return other->allgather_coalesced(outputLists, inputs, opts);
+  }
   const char* name = "allgather_coalesced";
   return startAll({kAllGatherCoalesced, inputs, {}, opts.timeout, opts.asyncOp}, [&](Operation& o) {
     GOCCL_CHECK(!inputs.empty(), name, "requires non-empty input tensor list");
@@ -374,6 +439,9 @@ WorkPtr ProcessGroupGoccl::allgather_coalesced(TensorLists& outputLists, Tensors
 
 WorkPtr ProcessGroupGoccl::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                            const c10d::AllgatherOptions& opts) {
+  if (auto* const other = sideStep("allgather")) {
+    return other->allgather_into_tensor_coalesced(outputs, inputs, opts);
+  }
   const char* name = "allgather_into_tensor_coalesced";
   return startAll({kAllGatherBases, inputs, outputs, opts.timeout, opts.asyncOp},
                   [&](Operation& o) {
@@ -393,6 +461,9 @@ auto ProcessGroupGoccl::gatherCall(Buffers& buffers, std::vector<void*> out,
 
 WorkPtr ProcessGroupGoccl::gather(TensorLists& outputs, Tensors& inputs,
                                   const c10d::GatherOptions& opts) {
+  if (auto* const other = sideStep("gather")) {
+    return other->gather(outputs, inputs, opts);
+  }
   return start({kGather, inputs, {}, opts.timeout, opts.asyncOp}, [&](Operation& o) {
     const at::Tensor& input = single(inputs, "gather", "input ");
     checkRoot(opts.rootRank, size_, "gather");
@@ -426,6 +497,11 @@ auto ProcessGroupGoccl::gatherIntoCall(Buffers& buffers, const at::Tensor& outpu
 
 WorkPtr ProcessGroupGoccl::gather_into_tensor(at::Tensor& output, at::Tensor& input,
                                               const c10d::GatherOptions& opts) {
+  if (auto* const other = sideStep("gather")) {
+    TensorLists outputs = partsOf(output, size_, rank_ == opts.rootRank);
+    Tensors inputs{input};
+    return other->gather(outputs, inputs, opts);
+  }
   return start({kGather, input, {}, opts.timeout, opts.asyncOp}, [&](Operation& o) {
     auto call = gatherIntoCall(o.buffers, output, input, opts.rootRank);
     if (rank_ == opts.rootRank) {
@@ -437,6 +513,13 @@ WorkPtr ProcessGroupGoccl::gather_into_tensor(at::Tensor& output, at::Tensor& in
 
 void ProcessGroupGoccl::gatherNow(const std::optional<at::Tensor>& output, const at::Tensor& input,
                                   int64_t root) {
+  if (stepAside("gather", [&](c10d::Backend& other) {
+        TensorLists outputs = partsOf(output, size_, rank_ == root);
+        Tensors inputs{input};
+        return other.gather(outputs, inputs, {root});
+      })) {
+    return;
+  }
   runNow({kGather, input, {}}, [&](Operation& o) {
     return gatherIntoCall(o.buffers, output.value_or(at::Tensor()), input, root);
   });
@@ -444,6 +527,9 @@ void ProcessGroupGoccl::gatherNow(const std::optional<at::Tensor>& output, const
 
 WorkPtr ProcessGroupGoccl::scatter(Tensors& outputs, TensorLists& inputs,
                                    const c10d::ScatterOptions& opts) {
+  if (auto* const other = sideStep("scatter")) {
+    return other->scatter(outputs, inputs, opts);
+  }
   return start({kScatter, {}, outputs, opts.timeout, opts.asyncOp}, [&](Operation& o) {
     const at::Tensor& output = single(outputs, "scatter", "output ");
     checkRoot(opts.rootRank, size_, "scatter");
@@ -465,6 +551,13 @@ WorkPtr ProcessGroupGoccl::scatter(Tensors& outputs, TensorLists& inputs,
 
 void ProcessGroupGoccl::scatterNow(const at::Tensor& output, const std::optional<at::Tensor>& input,
                                    int64_t root) {
+  if (stepAside("scatter", [&](c10d::Backend& other) {
+        Tensors outputs{output};
+        TensorLists inputs = partsOf(input, size_, rank_ == root);
+        return other.scatter(outputs, inputs, {root});
+      })) {
+    return;
+  }
   const char* name = "scatter";
   runNow({kScatter, input ? at::TensorList(*input) : at::TensorList(), {}}, [&](Operation& o) {
     checkRoot(root, size_, name);
@@ -487,6 +580,9 @@ void ProcessGroupGoccl::scatterNow(const at::Tensor& output, const std::optional
 
 WorkPtr ProcessGroupGoccl::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                           const c10d::ReduceScatterOptions& opts) {
+  if (auto* const other = sideStep("reduce_scatter")) {
+    return other->reduce_scatter(outputs, inputs, opts);
+  }
   const char* name = "reduce_scatter";
   return start({kReduceScatter, {}, outputs, opts.timeout, opts.asyncOp}, [&](Operation& o) {
     const at::Tensor& output = single(outputs, name, "output ");
@@ -518,6 +614,9 @@ auto ProcessGroupGoccl::reduceScatterCall(Buffers& buffers, const at::Tensor& ou
 
 WorkPtr ProcessGroupGoccl::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                 const c10d::ReduceScatterOptions& opts) {
+  if (auto* const other = sideStep("reduce_scatter")) {
+    return other->_reduce_scatter_base(output, input, opts);
+  }
   const char* name = "_reduce_scatter_base";
   return start({kReduceScatterBase, input, {output}, opts.timeout, opts.asyncOp},
                [&](Operation& o) {
@@ -527,6 +626,13 @@ WorkPtr ProcessGroupGoccl::_reduce_scatter_base(at::Tensor& output, at::Tensor& 
 
 void ProcessGroupGoccl::reduceScatterNow(const at::Tensor& output, const at::Tensor& input,
                                          const c10d::ReduceOp& op) {
+  if (stepAside("reduce_scatter", [&](c10d::Backend& other) {
+        at::Tensor out = output;
+        at::Tensor in = input;
+        return other._reduce_scatter_base(out, in, {op});
+      })) {
+    return;
+  }
   const char* name = "_reduce_scatter_base";
   runNow({kReduceScatterBase, input, {}},
          [&](Operation& o) { return reduceScatterCall(o.buffers, output, input, op, name); });
@@ -534,6 +640,9 @@ void ProcessGroupGoccl::reduceScatterNow(const at::Tensor& output, const at::Ten
 
 WorkPtr ProcessGroupGoccl::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                            const c10d::ReduceScatterOptions& opts) {
+  if (auto* const other = sideStep("reduce_scatter")) {
+    return other->reduce_scatter_tensor_coalesced(outputs, inputs, opts);
+  }
   const char* name = "reduce_scatter_tensor_coalesced";
   return startAll(
       {kReduceScatterBases, inputs, outputs, opts.timeout, opts.asyncOp}, [&](Operation& o) {
@@ -567,6 +676,9 @@ WorkPtr ProcessGroupGoccl::alltoall_base(at::Tensor& output, at::Tensor& input,
                                          std::vector<int64_t>& outputSplits,
                                          std::vector<int64_t>& inputSplits,
                                          const c10d::AllToAllOptions& opts) {
+  if (auto* const other = sideStep("alltoall")) {
+    return other->alltoall_base(output, input, outputSplits, inputSplits, opts);
+  }
   return start({kAllToAllBase, input, {output}, opts.timeout, opts.asyncOp}, [&](Operation& o) {
     return allToAllCall(o, output, input, outputSplits, inputSplits);
   });
@@ -574,6 +686,14 @@ WorkPtr ProcessGroupGoccl::alltoall_base(at::Tensor& output, at::Tensor& input,
 
 void ProcessGroupGoccl::allToAllNow(const at::Tensor& output, const at::Tensor& input,
                                     const std::string& schedule) {
+  if (stepAside("alltoall", [&](c10d::Backend& other) {
+        at::Tensor out = output;
+        at::Tensor in = input;
+        std::vector<int64_t> even;
+        return other.alltoall_base(out, in, even, even);
+      })) {
+    return;
+  }
   Operation operation{kAllToAllBase, input, {}};
   operation.schedule = schedule.empty() ? nullptr : schedule.c_str();
   runNow(std::move(operation),
@@ -582,6 +702,9 @@ void ProcessGroupGoccl::allToAllNow(const at::Tensor& output, const at::Tensor& 
 
 WorkPtr ProcessGroupGoccl::alltoall(Tensors& outputs, Tensors& inputs,
                                     const c10d::AllToAllOptions& opts) {
+  if (auto* const other = sideStep("alltoall")) {
+    return other->alltoall(outputs, inputs, opts);
+  }
   return start({kAllToAll, inputs, outputs, opts.timeout, opts.asyncOp}, [&](Operation& o) {
     checkLength(inputs.size(), size_, "alltoall", "inputs");
     checkLength(outputs.size(), size_, "alltoall", "outputs");
@@ -606,11 +729,14 @@ std::vector<at::Tensor> ProcessGroupGoccl::gatherBlocks(
   c10d::AllgatherOptions opts;
   opts.timeout = timeout;
   opts.asyncOp = false;
-  allgather(blocks, inputs, opts)->wait();
+  allGatherHere(blocks, inputs, opts)->wait();
   return std::move(blocks[0]);
 }
 
 WorkPtr ProcessGroupGoccl::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  if (auto* const other = sideStep("allreduce")) {
+    return other->allreduce_sparse(tensors, opts);
+  }
   const char* name = "allreduce_sparse";
   // What a rank tells of its tensor: sparse and dense dimensions, dtype, number of values, sizes.
   constexpr int64_t kHead = 4;
@@ -736,6 +862,9 @@ int64_t ProcessGroupGoccl::recvNow(const at::Tensor& tensor, const std::optional
 // ---- barriers ---------------------------------------------------------------------------------
 
 WorkPtr ProcessGroupGoccl::barrier(const c10d::BarrierOptions& opts) {
+  if (auto* const other = sideStep("barrier")) {
+    return other->barrier(opts);
+  }
   return start({kBarrier, {}, {}, opts.timeout, opts.asyncOp},
                [](Operation&) { return callOf(library().barrier); });
 }
@@ -775,6 +904,9 @@ void ProcessGroupGoccl::programNow(const Program& program, const std::optional<a
 }
 
 void ProcessGroupGoccl::barrierNow() {
+  if (stepAside("barrier", [&](c10d::Backend& other) { return other.barrier(); })) {
+    return;
+  }
   runNow({kBarrier, {}, {}}, [](Operation&) { return callOf(library().barrier); });
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <pybind11/stl.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/utils/pybind.h>
 
 #include "error.h"
@@ -26,16 +27,6 @@ namespace {
 void checkTimeout(std::optional<Timeout> timeout, const char* function) {
   TORCH_CHECK_VALUE(!timeout || timeout->count() > 0, function, ": `timeout` is ",
                     timeout ? timeout->count() : 0, " ms, it must be at least 1 ms");
-}
-
-// Throws where torch does not let a group change.
-void refuseFixed([[maybe_unused]] const std::string& group, [[maybe_unused]] const char* function) {
-#ifndef GOCCL_TORCH_RECONFIGURES
-  raise({GOCCL_UNSUPPORTED,
-         c10::str("goccl: ", function,
-                  "() needs torch 2.15 or newer: in this one a group's ranks are fixed"),
-         detailOf(group)});
-#endif
 }
 
 // The members by rank, as a list of goccl.Member.
@@ -144,9 +135,26 @@ Raises:
 
 }  // namespace
 
+void ProcessGroupGoccl::refuseFixed(const char* function) const {
+#ifndef GOCCL_TORCH_RECONFIGURES
+  raise({GOCCL_UNSUPPORTED,
+         c10::str("goccl: ", function,
+                  "() needs torch 2.15 or newer: in this one a group's ranks are fixed"),
+         detailOf(hooks_->group)});
+#endif
+  if (sideSteps_.any()) {
+    raise({GOCCL_UNSUPPORTED,
+           c10::str(
+               "goccl: ", function,
+               "() cannot change a group with side-steps (goccl.Options(side_step=), "
+               "GOCCL_SIDE_STEP): the other back ends keep the members that they were made with"),
+           detailOf(hooks_->group)});
+  }
+}
+
 void ProcessGroupGoccl::recover(std::optional<Timeout> timeout) {
   checkTimeout(timeout, "recover");
-  refuseFixed(hooks_->group, "recover");
+  refuseFixed("recover");
   const goccl_comm comm = this->comm();
   const int64_t limit = timeout ? timeout->count() : GOCCL_DEFAULT_TIMEOUT;
   dropBatches("the group goes on with other members");
@@ -157,7 +165,7 @@ void ProcessGroupGoccl::recover(std::optional<Timeout> timeout) {
 void ProcessGroupGoccl::join(const std::vector<std::string>& handles,
                              std::optional<Timeout> timeout) {
   checkTimeout(timeout, "join");
-  refuseFixed(hooks_->group, "join");
+  refuseFixed("join");
   comm();
   TORCH_CHECK_VALUE(size_ == 1, "join: this group has ", size_,
                     " members, and only one that has none but this process can join another");
@@ -171,7 +179,7 @@ void ProcessGroupGoccl::join(const std::vector<std::string>& handles,
 }
 
 void ProcessGroupGoccl::publish() {
-  refuseFixed(hooks_->group, "publish");
+  refuseFixed("publish");
   const goccl_comm comm = this->comm();
   auto published = std::make_unique<StoreAdapter>(store_);
   check(library().comm_publish(comm, nullptr, published->callbacks()));
@@ -206,8 +214,15 @@ intrusive_ptr<c10d::Backend> ProcessGroupGoccl::shrink(
                     " are left: exclude those that have failed, too"),
            detailOf(hooks_->group, "shrink")});
   }
-  return c10::make_intrusive<ProcessGroupGoccl>(shrunk, store_, rank, size, options,
-                                                hooks_->group + "/shrunk", std::move(globalRanks));
+  const std::string name = hooks_->group + "/shrunk";
+  auto made = c10::make_intrusive<ProcessGroupGoccl>(shrunk, store_, rank, size, options, name,
+                                                     globalRanks);
+  if (const std::string text = options->sideSteps(); !text.empty()) {
+    const std::string place = c10::str("goccl_shrunk/", ++shrinks_, "/");
+    made->sideSteps_.make(text, c10::make_intrusive<c10d::PrefixStore>(place, store_), rank, size,
+                          options->timeout, name, globalRanks);
+  }
+  return made;
 }
 #endif
 

@@ -68,6 +68,7 @@ const std::array kMembers{
     text<&Options::links>("links"),
     text<&Options::plans>("plans"),
     text<&Options::wireDType>("wire_dtype"),
+    text<&Options::sideStep>("side_step"),
 };
 
 // What torch keeps in options besides the timeout, as far as this version has it.
@@ -150,6 +151,11 @@ bool Options::recoversByItself() const {
   return effective == "survivors" || effective == "all";
 }
 
+std::string Options::sideSteps() const {
+  const char* const variable = std::getenv("GOCCL_SIDE_STEP");
+  return !sideStep.empty() || variable == nullptr ? sideStep : variable;
+}
+
 void Options::fill(goccl_config& config) const {
   // Torch always gives a timeout: the environment's holds where that is torch's own.
   config.timeout_ms = timeout == kBackendDefaultTimeout ? 0 : timeout.count();
@@ -169,6 +175,7 @@ void Options::fill(goccl_config& config) const {
   config.links = links.c_str();
   config.plans = plans.c_str();
   config.wire_dtype = wireDType.c_str();
+  config.side_step = sideStep.c_str();
 }
 
 void bindOptions(const py::object& group) {

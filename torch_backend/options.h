@@ -29,6 +29,8 @@ struct Options : c10d::Backend::Options {
   bool reconfigurable() const;
   // Whether members may change without a call of recover().
   bool recoversByItself() const;
+  // The collectives that other back ends do, as of goccl.Options; "": none.
+  std::string sideSteps() const;
   // Fills in what the library is told of them. It refers to their texts.
   void fill(goccl_config& config) const;
 
@@ -44,7 +46,7 @@ struct Options : c10d::Backend::Options {
   std::string quorum;                          // as in goccl_config; "": the default
   std::string recovery;                        // likewise
   std::string net, ibHca, ibGidIndex;          // likewise
-  std::string algorithms, thresholds, links, plans, wireDType;  // likewise
+  std::string algorithms, thresholds, links, plans, wireDType, sideStep;  // likewise
 };
 
 // Adds the class Options to that of the groups.

@@ -46,6 +46,9 @@ ProcessGroupGoccl::ProcessGroupGoccl(const intrusive_ptr<c10d::Store>& store, in
       .store(initialize(store, *options_, groupName, rank, size, globalRanks_));
   options_->timeout = milliseconds(ask<int64_t>(library().comm_timeout, anyComm()));
   timeoutMs_.store(options_->timeout.count());
+  if (const std::string text = options_->sideSteps(); !text.empty()) {
+    sideSteps_.make(text, store, rank, size, options_->timeout, groupName, globalRanks_);
+  }
 }
 
 ProcessGroupGoccl::ProcessGroupGoccl(goccl_comm comm, intrusive_ptr<c10d::Store> store, int rank,
@@ -109,6 +112,9 @@ void ProcessGroupGoccl::setTimeout(milliseconds timeout) {
   options_->timeout = timeout;
   options_->givenTimeout.reset();
   timeoutMs_.store(timeout.count());
+#ifdef GOCCL_TORCH_TIMEOUTS
+  sideSteps_.each([&](c10d::Backend& other) { other.setTimeout(timeout); });
+#endif
 }
 
 void ProcessGroupGoccl::addEphemeralTimeout(const milliseconds& timeout) {
@@ -232,6 +238,15 @@ void ProcessGroupGoccl::checkStart(goccl_result result) const {
   }
 }
 
+c10d::Backend* ProcessGroupGoccl::sideStep(const char* collective) {
+  const SideSteps::Other* const other = guarded([&] { return sideSteps_.of(collective); });
+  if (other == nullptr || (batches_.any() && batches_.recording())) {
+    return nullptr;
+  }
+  check(library().comm_side_step(comm(), collective, other->first.c_str()));
+  return other->second.get();
+}
+
 void ProcessGroupGoccl::refuseInBatch(const char* title, bool collective) {
   if (batches_.any()) {
     guarded(
@@ -350,6 +365,7 @@ void ProcessGroupGoccl::abort() {
     const WithoutGil released;
     library().comm_abort(comm, "ProcessGroup.abort() was called");
     dropBatches("ProcessGroup.abort() was called");
+    sideSteps_.each([](c10d::Backend& other) { other.abort(); });
   }
   Staging::sweep();
 }
@@ -362,8 +378,10 @@ void ProcessGroupGoccl::shutdown() {
   if (comm != 0) {
     // Works that end now call back, and a future's callback may want the GIL.
     const WithoutGil released;
+    const bool failed = library().comm_async_error(comm) != GOCCL_OK;
     library().comm_destroy(comm);
     dropBatches("the process group was shut down");
+    sideSteps_.each([&](c10d::Backend& other) { failed ? other.abort() : other.shutdown(); });
   }
   Staging::sweep();
 }

@@ -21,6 +21,7 @@
 #include "memory.h"
 #include "options.h"
 #include "program.h"
+#include "side_steps.h"
 #include "store.h"
 #include "timeout.h"
 #include "torch_version.h"
@@ -326,6 +327,8 @@ class ProcessGroupGoccl : public c10d::Backend {
   void renumber();
   // The same, if the members have changed: by themselves, where survivors complete a collective.
   void followMembers();
+  // Throws where the members of this group cannot change.
+  void refuseFixed(const char* function) const;
   // Throws where the start that has just returned `result` failed.
   void checkStart(goccl_result result) const;
   // Starts one library call, or records it if this thread is coalescing. `prepare` checks the
@@ -349,6 +352,13 @@ class ProcessGroupGoccl : public c10d::Backend {
   // Drops the batches of all threads in which something was recorded.
   void dropBatches(const std::string& why);
 
+  // The other back end that does a collective of this thread, with the place in the order that it
+  // takes for it; nullptr: this one does.
+  c10d::Backend* sideStep(const char* collective);
+  // Has that one run a collective, and waits for it. Returns false where there is none.
+  template <typename Run>
+  bool stepAside(const char* collective, Run run);
+
   // Each checks the arguments of one operation, adds its memory to `buffers`, and returns its call.
   auto broadcastCall(Buffers& buffers, const at::Tensor& tensor, int64_t root);
   auto allReduceCall(Buffers& buffers, const at::Tensor& tensor, const c10d::ReduceOp& op);
@@ -367,6 +377,8 @@ class ProcessGroupGoccl : public c10d::Backend {
   auto sendCall(Buffers& buffers, const at::Tensor& tensor, int64_t dst, int64_t tag);
   auto receiveCall(Buffers& buffers, const at::Tensor& tensor, std::optional<int64_t> src,
                    int64_t tag, const char* name);
+  // allgather() without a side-step.
+  WorkPtr allGatherHere(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts);
   // One contiguous block from every rank, in the order of ranks.
   Tensors gatherBlocks(const at::Tensor& mine, const std::vector<std::vector<int64_t>>& sizes,
                        std::chrono::milliseconds timeout);
@@ -384,6 +396,8 @@ class ProcessGroupGoccl : public c10d::Backend {
   std::atomic<bool> renumbered_{false};      // there have been others since
   Batches batches_;
   Streams streams_;
+  SideSteps sideSteps_;
+  int shrinks_ = 0;  // how many groups have been made of this one; all ranks make them in one order
 };
 
 template <typename Prepare>

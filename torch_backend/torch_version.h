@@ -9,6 +9,11 @@
 #define GOCCL_TORCH_SPLITS
 #endif
 
+// Back ends of older ones keep the timeout that they were made with.
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+#define GOCCL_TORCH_TIMEOUTS
+#endif
+
 // Groups of older ones keep the rank and the size that they were made with.
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
 #define GOCCL_TORCH_RECONFIGURES

@@ -1012,6 +1012,33 @@ static void refuse_one(goccl_comm comm, int rank, int size) {
   OK(goccl_comm_refuse(comm, "too late"));
 }
 
+/* Both ranks side-step a collective; then rank 1 alone does, or to another library. */
+static void side_step(goccl_comm comm, int rank, int size) {
+  (void)size;
+  float a = 1, b = 0;
+  OK(goccl_comm_side_step(comm, "alltoall", "another with a long name"));
+  OK(goccl_allreduce(comm, &a, &b, 1, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+  TRUE(b == 2);
+  REFUSED(GOCCL_INVALID_ARGUMENT, "collective is \"send\", allowed are allreduce, ",
+          goccl_comm_side_step(comm, "send", "another"));
+  REFUSED(GOCCL_INVALID_ARGUMENT, "library is empty", goccl_comm_side_step(comm, "barrier", NULL));
+  uint64_t sequence = 0;
+  OK(goccl_comm_sequence(comm, &sequence));
+  TRUE(sequence == 4);
+  if (rank == 1) {
+    OK(goccl_comm_side_step(comm, "allreduce", "another"));
+    while (goccl_comm_async_error(comm) == GOCCL_OK) usleep(1000);
+  } else {
+    GIVES(GOCCL_MISMATCH,
+          goccl_allreduce(comm, &a, &b, 1, GOCCL_FLOAT32, GOCCL_SUM, NULL, NULL, NULL));
+  }
+  REFUSED(GOCCL_MISMATCH, "mismatch at #5: rank 0 (", goccl_comm_async_error(comm));
+  TRUE(strstr(goccl_last_error(), "called allreduce(float32, 1 elements, SUM), but rank 1 (") !=
+       NULL);
+  TRUE(strstr(goccl_last_error(), "called allreduce, side-stepped to another") != NULL);
+  GIVES(GOCCL_MISMATCH, goccl_comm_side_step(comm, "allreduce", "another"));
+}
+
 /* Of three ranks the last aborts, which all are told. */
 static void abort_all(goccl_comm comm, int rank, int size) {
   int ranks[2] = {-1, -1};
@@ -1368,6 +1395,7 @@ static void test_failed_ranks(void) {
 
 static void test_refused(void) {
   for (int way = 0; way < 5; way++) on_ranks(2, PATIENCE, NULL, refuse_one);
+  on_ranks(2, PATIENCE, NULL, side_step);
   REFUSED(GOCCL_INVALID_HANDLE, "not a valid handle", goccl_comm_refuse(7, NULL));
 }
 

@@ -210,7 +210,11 @@ func TestDescribe(t *testing.T) {
 		"broadcast(int8, 1 elements, root 2)": {Collective: uint8(plan.Broadcast), Count: 1, Root: 2},
 		"alltoall(int8, schedule sequential)": {Collective: uint8(plan.AllToAll), Root: -1,
 			Schedule: uint8(plan.Sequential)},
-		"barrier":                                {Collective: uint8(plan.Barrier), Root: -1},
+		"barrier":                      {Collective: uint8(plan.Barrier), Root: -1},
+		"gather, side-stepped to gloo": SideStep(plan.Gather, "gloo"),
+		"barrier, side-stepped to abcdefghijklmnop": SideStep(plan.Barrier,
+			"abcdefghijklmnopqrstuvwxyz"),
+		`barrier, side-stepped to a\x1bb`:        SideStep(plan.Barrier, "a\x1bb"),
 		"collective(200)(dtype(99), 0 elements)": {Collective: 200, DType: 99, Root: -1},
 	} {
 		if got := Describe(m); got != want {

@@ -22,6 +22,9 @@ func Name(operations []Operation) string {
 // come from a peer: its numbers need not name anything.
 func Describe(m plan.Message) string {
 	c := plan.Collective(m.Collective)
+	if to, ok := sideStep(m); ok {
+		return fmt.Sprintf("%v, side-stepped to %s", c, to)
+	}
 	switch c {
 	case plan.Barrier, plan.MonitoredBarrier, plan.Split, plan.RegisterProgram, plan.UnregisterProgram,
 		plan.ExchangeMemory:

@@ -73,7 +73,10 @@ type Config struct {
 	// WireDType is that as which float32 travels in allreduce, reduce and reduce_scatter: "bfloat16",
 	// "float16", or as it is (default). The same on all ranks.
 	WireDType string
-	Links     string // see tune.Links.Set; the same on all ranks
+	// SideStep is which collectives another library of the caller's does: see call.CheckSideSteps and
+	// Comm.SideStep. The same on all ranks.
+	SideStep string
+	Links    string // see tune.Links.Set; the same on all ranks
 	// Plans are files with programs, and folders with such files, separated by colons. They are
 	// registered in each group, and after each change of its members, if they fit. The same programs
 	// on all ranks.

@@ -80,6 +80,20 @@ func TestRefused(t *testing.T) {
 		{Config{Size: 1}, environment{EnvWireDType: "int8"},
 			`wire dtype (from the option or GOCCL_WIRE_DTYPE) is "int8", allowed are "bfloat16" and ` +
 				`"float16"`},
+		{Config{Size: 1}, environment{EnvSideStep: "send:gloo"},
+			`side-steps (from the option or GOCCL_SIDE_STEP) are "send:gloo", in which no collective is ` +
+				`"send", allowed are allreduce, `},
+		{Config{Size: 1}, environment{EnvSideStep: "allreduce:gloo;allreduce:nccl"},
+			`side-steps (from the option or GOCCL_SIDE_STEP) are "allreduce:gloo;allreduce:nccl", in ` +
+				`which allreduce comes twice`},
+		{Config{Size: 1}, environment{EnvSideStep: "allreduce:"},
+			`side-steps (from the option or GOCCL_SIDE_STEP) are "allreduce:", in which "" names no ` +
+				`backend; allowed are collectives with their backends, as in alltoall:gloo;allreduce:nccl`},
+		{Config{Size: 1, SideStep: "gloo,nccl"}, nil,
+			`side-steps (from the option or GOCCL_SIDE_STEP) are "gloo,nccl", in which "gloo,nccl" names`},
+		{Config{Size: 1, SideStep: "allreduce:goccl"}, nil,
+			`side-steps (from the option or GOCCL_SIDE_STEP) are "allreduce:goccl", but goccl does what ` +
+				`it does not side-step`},
 		{Config{Size: 1}, environment{EnvAlgorithms: "all:ring"},
 			`algorithms (from the option or GOCCL_ALGO) are "all:ring", in which "all" is no ` +
 				`collective; allowed are allreduce, `},
@@ -202,6 +216,8 @@ var texts = []struct {
 	{EnvAlgorithms, "allreduce:^one_shot,recursive_multiplying,hierarchical,binomial_tree",
 		"allreduce:two_shot,direct", func(c *Completed) string { return c.Algorithms }},
 	{EnvWireDType, "float16", "float16", func(c *Completed) string { return c.WireDType }},
+	{EnvSideStep, "nccl; alltoall:gloo;nccl", "alltoall:gloo;nccl",
+		func(c *Completed) string { return c.SideStep }},
 	{EnvLinks, "tcp=1:2:3", "tcp=1:2:3", func(c *Completed) string { return c.Links }},
 	{EnvPlans, "testdata/copy.json", "copy 6ecff008", func(c *Completed) string { return c.Plans }},
 	{EnvQuorum, "any", "any", func(c *Completed) string { return c.Quorum }},
@@ -250,8 +266,8 @@ func TestProgramWins(t *testing.T) {
 	given := Config{Size: 1, Timeout: time.Hour, LivenessGrace: time.Second, MinSize: 2, HCA: "rxe0",
 		GIDIndex: "1", Transport: "shm", Net: "tcp", Interface: "lo", Secret: "mine",
 		Thresholds: "flat_max=2", AllToAllSchedule: "parallel", Algorithms: "allreduce:one_shot",
-		WireDType: "bfloat16",
-		Links:     "tcp=3:2:1", Plans: "testdata", Quorum: QuorumMajority, Recovery: RecoverySurvivors}
+		WireDType: "bfloat16", SideStep: "reduce:gloo",
+		Links: "tcp=3:2:1", Plans: "testdata", Quorum: QuorumMajority, Recovery: RecoverySurvivors}
 	set := environment{}
 	for _, c := range texts {
 		set[c.variable] = c.value
@@ -313,15 +329,16 @@ func TestSame(t *testing.T) {
 		minSize     int
 		values      []string
 	}{
-		{nil, 0, []string{Version, "", "", "", "", "", "", "", "", "1", "majority", "step"}},
+		{nil, 0, []string{Version, "", "", "", "", "", "", "", "", "", "1", "majority", "step"}},
 		{set, 3, []string{Version, "tcp", "verbs", "flat_max=1", "window=2", algorithms, "float16",
-			"tcp=1:2:3", "copy 6ecff008", "3", "any", "survivors"}},
+			"alltoall:gloo;nccl", "tcp=1:2:3", "copy 6ecff008", "3", "any", "survivors"}},
 	} {
 		var want []bootstrap.Setting
 		for i, name := range []string{"the version of GoCCL", "the transport (GOCCL_TRANSPORT)",
 			"the network (GOCCL_NET)", "GOCCL_THRESHOLDS",
 			"the all-to-all schedule (GOCCL_ALLTOALL_SCHEDULE)", "the choice of algorithms (GOCCL_ALGO)",
-			"the wire dtype (GOCCL_WIRE_DTYPE)", "what links cost (GOCCL_LINKS)",
+			"the wire dtype (GOCCL_WIRE_DTYPE)", "the side-steps (GOCCL_SIDE_STEP)",
+			"what links cost (GOCCL_LINKS)",
 			"the programs (GOCCL_PLANS)", "the least size (GOCCL_MIN_SIZE)", "the quorum (GOCCL_QUORUM)",
 			"the recovery (GOCCL_RECOVERY)"} {
 			want = append(want, bootstrap.Setting{Name: name, Value: c.values[i]})

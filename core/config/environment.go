@@ -19,6 +19,7 @@ const (
 	EnvSchedule   = "GOCCL_ALLTOALL_SCHEDULE"
 	EnvAlgorithms = "GOCCL_ALGO"
 	EnvWireDType  = "GOCCL_WIRE_DTYPE"
+	EnvSideStep   = "GOCCL_SIDE_STEP"
 	EnvLinks      = "GOCCL_LINKS"
 	EnvPlans      = "GOCCL_PLANS"
 	EnvQuorum     = "GOCCL_QUORUM"

@@ -91,6 +91,9 @@ var options = []option{
 				_, err := call.ParseWire(s)
 				return s, err
 			})},
+	{variable: EnvSideStep, text: func(c *Completed) *string { return &c.SideStep },
+		same:  "the side-steps (" + EnvSideStep + ")",
+		check: parsed("side-steps (from the option or "+EnvSideStep+") are ", call.CheckSideSteps)},
 	{variable: EnvLinks, text: func(c *Completed) *string { return &c.Links },
 		same: "what links cost (" + EnvLinks + ")",
 		check: parsed("links (from the option or "+EnvLinks+") are ", func(s string) (string, error) {

@@ -19,7 +19,9 @@ import (
 // Collectives in C are logged when they have run, from what the fast path notes.
 type tracers struct {
 	collectives, pointToPoint *slog.Logger
-	told                      uint64 // the last collective that is logged; guarded by Epoch.mu
+	// Guarded by Epoch.mu.
+	told      uint64          // the last collective that is logged
+	sideSteps map[string]bool // those that were told once
 }
 
 func newTracers(group *slog.Logger) tracers {
@@ -29,7 +31,8 @@ func newTracers(group *slog.Logger) tracers {
 		}
 		return nil
 	}
-	return tracers{collectives: tracer(logs.Coll), pointToPoint: tracer(logs.P2P)}
+	return tracers{collectives: tracer(logs.Coll), pointToPoint: tracer(logs.P2P),
+		sideSteps: map[string]bool{}}
 }
 
 // Log returns the epoch's logger of a subsystem.

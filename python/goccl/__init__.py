@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         zeros,
         zeros_like,
     )
+    from goccl._side_step import side_step
     from goccl._wire import wire_dtype
     from goccl.errors import (
         AbortedError,
@@ -91,6 +92,7 @@ __all__ = [
     "memory_stats",
     "plan",
     "register",
+    "side_step",
     "transports",
     "use_shareable_memory",
     "wire_dtype",
@@ -116,6 +118,7 @@ _MODULE_OF = {
             "zeros",
             "zeros_like",
         ),
+        "_side_step": ("side_step",),
         "_wire": ("wire_dtype",),
         "errors": tuple(name for name in __all__ if name.endswith("Error")),
     }.items()

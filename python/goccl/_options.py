@@ -312,6 +312,18 @@ class OptionFields:
             same=True,
         ),
     )
+    side_step: str = field(
+        default="",
+        metadata=_setting(
+            _ANY_TEXT,
+            variable="GOCCL_SIDE_STEP",
+            default="none",
+            allowed='collectives with other backends of torch, as "alltoall:gloo;allreduce:nccl"; '
+            "a backend alone is there for goccl.side_step()",
+            about="The collectives that other backends do.",
+            same=True,
+        ),
+    )
 
     def __post_init__(self) -> None:
         for option in fields(self):

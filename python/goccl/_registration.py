@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from goccl import _log
+from goccl import _log, _side_step
 from goccl._stay_out import stay_out
 
 if TYPE_CHECKING:
@@ -129,6 +129,7 @@ def _ready(group: Any, options: Any) -> tuple[ModuleType, Any]:
             f"{type(options).__qualname__}"
         )
     own = options._for_group(check("timeout", group.timeout))
+    _side_step.check(own, getattr(group, "enable_reconfigure", False))
     native.library_version()  # loads it
     _log.attach(native)
     return native, own

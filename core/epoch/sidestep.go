@@ -1,0 +1,35 @@
+package epoch
+
+import (
+	"context"
+
+	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/plan"
+)
+
+// SideStep takes a place in the order for a collective that another library does, so that a rank
+// which waits in another one there finds the mismatch. It waits for nobody.
+func (e *Epoch) SideStep(c plan.Collective, to string) error {
+	m := call.SideStep(c, to)
+	e.lockOrder()
+	e.awaitRegistration()
+	if err := e.refusal(); err != nil {
+		e.mu.Unlock()
+		return err.During(c.String(), 0)
+	}
+	mismatch := e.order.Start(&m)
+	level := logs.Trace
+	if name := call.Describe(m); !e.trace.sideSteps[name] {
+		e.trace.sideSteps[name], level = true, logs.Info
+	}
+	e.unlockOrder()
+	if log := e.Log(logs.Coll); log.Enabled(context.Background(), level) {
+		log.Log(context.Background(), level, call.Describe(m), "sequence", m.Sequence)
+	}
+	if mismatch != nil {
+		e.Fail(mismatch, true)
+		return mismatch
+	}
+	return nil
+}

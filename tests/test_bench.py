@@ -60,7 +60,7 @@ from goccl._ranks.collectives import (
 from goccl._ranks.group import RankGroup, iterations_of
 from goccl._ranks.libraries import BENCH_LIBRARY, Library, Unavailable
 from goccl._ranks.processes import GroupFailure
-from harness import finished, free_port, start
+from harness import DEVICE, finished, free_port, start
 
 OURS = ["goccl/shm", "goccl-c/shm"]
 
@@ -87,6 +87,7 @@ JSON_KEYS = [
     "init_s",
     "first_ms",
     "pss_MB",
+    "device",
 ]
 
 
@@ -178,6 +179,7 @@ def test_options() -> None:
             "'in turn' is not one of sequential, window=2 and the like",
         ),
         (["allreduce", "--iters", "0"], "'0' is not a whole number"),
+        (["allreduce", "--device", "cpu"], "'cpu' is what is measured where no device is named"),
         (
             ["allreduce", "--beside", "0"],
             "--beside: '0' is not N or N:NICE; allowed are 1 to 256, and -20",
@@ -707,6 +709,64 @@ def test_from_end_to_end(library: Callable[[], Library], ranks: int) -> None:
     assert set(measured.values()) == {4}
     for collective in COLLECTIVES:
         assert f"# {collective}, {ranks} ranks, float32" in output
+
+
+def _with_test_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has ranks' torch find the device of the tests, as it finds that of a vendor's package."""
+    tests = Path(__file__).parent
+    paths = [tests / "device" / "autoload", tests, os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, filter(None, paths))))
+
+
+of_test_device = pytest.mark.skipif(DEVICE != "testdev", reason="it is not to be tested")
+
+
+@of_test_device
+def test_tensors_of_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_test_device(monkeypatch)
+    file, page = tmp_path / "out.json", tmp_path / "out.md"
+    args = _parse(
+        "all", "--device", "testdev", "--transport", "shm", "--sizes", "4,64K", "--iters", "2",
+        "--blocks", "2", "--json", str(file), "--markdown", str(page),
+    )  # fmt: skip
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        assert bench.main(args) == 0
+    rows = json.loads(file.read_text())
+    assert {(row["library"], row["device"]) for row in rows} == {
+        ("goccl", "testdev"),
+        ("goccl-cpu", "cpu"),
+    }
+    assert {row["collective"] for row in rows} == set(COLLECTIVES)
+    assert not any(row["wrong"] for row in rows)
+    assert "# allreduce, 2 ranks, float32, on testdev" in output.getvalue()
+    assert "GoCCL with tensors of the CPU" in output.getvalue()
+    assert "| Device | testdev |" in page.read_text()
+
+
+@of_test_device
+def test_device_that_is_not_there_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _with_test_device(monkeypatch)
+    small = ["allreduce", "--transport", "shm", "--sizes", "4", "--peers", ""]
+    assert bench.main(_parse(*small, "--device", "npu")) == 1
+    assert "the device is 'npu', and torch has 'testdev' here" in capsys.readouterr().err
+    for more in (["--through", "c"], ["--transport", "mapped"], ["--peers", "mpich"]):
+        assert bench.main(_parse("allreduce", "--device", "testdev", *more)) == 2
+        assert "--device is of torch.distributed: --through torch" in capsys.readouterr().err
+
+
+def test_gloo_is_beside_where_it_has_the_device() -> None:
+    pytest.importorskip("torch")
+    progress = Progress(io.StringIO())
+    args = _parse("allreduce", "--device", "cuda", "--transport", "shm")
+    found, absent = options._libraries(args, 2, progress)
+    assert not absent
+    assert [(library.name, library.device) for library in found] == [
+        ("goccl", "cuda"),
+        ("gloo", "cuda"),
+    ]
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp", "mapped"])

@@ -46,6 +46,11 @@ Placement Virtual CPUs may share a last-level cache now and not a second later, 
     there, *mixed* where it changed during the block, *unknown* where no probe is at hand. Only rows
     of the same placement are compared.
 
+Devices ``--device cuda`` measures GoCCL with tensors of a device of torch, through
+    torch.distributed. Rank r has device r, or starts again from the first. Values are copied there,
+    and results back, outside the measured time. A call is over when the device has nothing more to
+    do for it.
+
 The whole comparison ``--suite host`` is a name for a set of options, which other options narrow:
     ``goccl bench --suite host`` measures all collectives with all libraries and ways, and writes
     ``host.json``, ``host.md`` and ``host.png``. The Markdown holds the machine, how often GoCCL was

@@ -12,9 +12,9 @@ from typing import Any
 from goccl._ranks.adapters import Adapter, Setup
 from goccl._ranks.buffers import Array, DType
 from goccl._ranks.collectives import PLAYERS, ROOT
-from goccl._ranks.libraries import Unavailable
+from goccl._ranks.libraries import DEVICE_VARIABLE, Unavailable
 
-from .libraries import PLANS
+from .libraries import CPU, PLANS
 
 
 class TorchAdapter(Adapter):
@@ -109,6 +109,54 @@ class TorchAdapter(Adapter):
             sending.wait()
 
         return run
+
+
+class DeviceAdapter(TorchAdapter):
+    """A backend of torch.distributed, with tensors of a device. A call is complete when all is that
+    the device has to do for it."""
+
+    def __init__(self, backend: str, device: str) -> None:
+        super().__init__(backend)
+        self._device = device
+        self._pairs: list[tuple[Any, Any]] = []  # a tensor of the CPU, and that of the device
+
+    def meet(self, setup: Setup) -> None:
+        accelerator = self._torch.accelerator
+        there = accelerator.current_accelerator(check_available=True)
+        if there is None or there.type != self._device:
+            raise Unavailable(
+                f"the device is {self._device!r}, and torch has "
+                f"{f'{there.type!r}' if there else 'none besides the CPU'} here"
+            )
+        accelerator.set_device_index(setup.rank % accelerator.device_count())
+        super().meet(setup)
+
+    def bind(self, collective: str, dtype: DType, send: Array, recv: Array) -> Callable[[], None]:
+        self._pairs = []
+        call, finish = super().bind(collective, dtype, send, recv), self._finish
+
+        def run() -> None:
+            call()
+            finish()
+
+        return run
+
+    def bring(self) -> None:
+        for ours, its in self._pairs:
+            its.copy_(ours)
+        self._finish()
+
+    def take(self) -> None:
+        for ours, its in self._pairs:
+            ours.copy_(its)
+
+    def _finish(self) -> None:
+        self._torch.accelerator.synchronize()
+
+    def _tensor(self, array: Array, dtype: DType) -> Any:
+        ours = super()._tensor(array, dtype)
+        self._pairs.append((ours, ours.to(self._device)))
+        return self._pairs[-1][1]
 
 
 # What an MPI's own version text begins with: two of them in one folder may have been mixed up.
@@ -207,4 +255,6 @@ def adapter(library: str) -> Adapter:
     """The adapter of a library by its name."""
     if library in _MPI_TEXTS:
         return MpiAdapter(library)
-    return TorchAdapter(library.removesuffix(PLANS))
+    backend = library.removesuffix(CPU).removesuffix(PLANS)
+    device = os.environ.get(DEVICE_VARIABLE, "cpu")
+    return TorchAdapter(backend) if device == "cpu" else DeviceAdapter(backend, device)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from goccl._command import missing, to_bring
-from goccl._ranks.libraries import CORE, Library, Unavailable, core_library
+from goccl._ranks.libraries import CORE, DEVICE_VARIABLE, Library, Unavailable, core_library
 
 GOCCL = {"torch": "goccl", "c": CORE}
 """Names of GoCCL by the way in which it is called: through torch.distributed, or from C."""
@@ -45,6 +45,9 @@ _HOROVOD = {
 }
 PLANS = "-plans"
 """What the name of GoCCL with programs ends in."""
+CPU = "-cpu"
+"""What the name of GoCCL with tensors of the CPU ends in, beside that with those of a device."""
+GLOO_DEVICES = ("cuda",)
 SURVIVORS = "goccl-survivors"
 """The name of GoCCL with the option recovery="survivors"."""
 ELASTIC_PEERS = ("gloo", "gloo-reconfigure", "torchft", "horovod", "ulfm")
@@ -64,6 +67,16 @@ def with_plans(library: Library, plans: Path) -> Library:
     """GoCCL with programs in place of its own algorithms: beside GoCCL without them, as a peer."""
     environment = library.environment | {"GOCCL_PLANS": str(plans.resolve())}
     return replace(library, name=library.name + PLANS, environment=environment)
+
+
+def on_device(library: Library, device: str) -> Library:
+    """A library called through torch, with tensors of a device of torch."""
+    return replace(library, environment=library.environment | {DEVICE_VARIABLE: device})
+
+
+def on_cpu(library: Library) -> Library:
+    """GoCCL with tensors of the CPU: beside GoCCL with those of a device, as a peer."""
+    return replace(on_device(library, "cpu"), name=library.name + CPU)
 
 
 def peer_library(name: str, ranks: int, *, hosts: bool = False) -> Library:

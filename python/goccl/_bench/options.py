@@ -21,7 +21,16 @@ from goccl._ranks.libraries import MAPPED, Library, Unavailable, label_of
 
 from . import hosts, markdown, placement, plot, report, words
 from .beside import LOWEST_PRIORITY, Beside, Neighbours, NotBusy
-from .libraries import GOCCL, PEERS, goccl_library, peer_library, with_plans
+from .libraries import (
+    GLOO_DEVICES,
+    GOCCL,
+    PEERS,
+    goccl_library,
+    on_cpu,
+    on_device,
+    peer_library,
+    with_plans,
+)
 from .report import Row
 from .run import Bench, Pace, Settings, Start
 
@@ -94,6 +103,12 @@ def _beside(text: str) -> Beside:
             f"{LOWEST_PRIORITY}"
         )
     return Beside(programs, nice)
+
+
+def _device(text: str) -> str:
+    if text == "cpu":
+        raise argparse.ArgumentTypeError("'cpu' is what is measured where no device is named")
+    return text
 
 
 def iterations(text: str) -> int:
@@ -169,6 +184,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "goccl bench allreduce",
             "goccl bench allreduce,alltoall --ranks 2,4 --sizes 4,64K,16M --plot bench.svg",
             "goccl bench allreduce --through c --peers gloo,openmpi --transport shm",
+            "goccl bench allreduce --device cuda --transport shm",
             "goccl bench --suite host",
             "torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d \\",
             "    --rdzv-endpoint host0:29500 -m goccl bench allreduce",
@@ -226,6 +242,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how GoCCL is called, of torch,c: by torch.distributed, or by its C functions from "
         "a loop in C;"
         " rows of the second are named goccl-c (default: torch)",
+    )
+    add(
+        "--device",
+        type=_device,
+        metavar="NAME",
+        help="tensors of this device of torch, as cuda, beside Gloo where Gloo has the device, and"
+        " else beside GoCCL with tensors of the CPU, in rows of goccl-cpu",
     )
     add(
         "--plans",
@@ -315,6 +338,14 @@ def main(args: argparse.Namespace) -> int:
     if args.schedule != [""] and args.collective != ["alltoall"]:
         progress.say("goccl bench: --schedule is of alltoall, and of no other collective")
         return 2
+    if args.device and (
+        args.through != ["torch"] or MAPPED in args.transport or set(args.peers) - {"gloo"}
+    ):
+        progress.say(
+            "goccl bench: --device is of torch.distributed: --through torch, --peers gloo or none,"
+            f" and not --transport {MAPPED}"
+        )
+        return 2
     world_size = hosts.size()
     if args.beside and world_size > 1:
         progress.say(
@@ -380,6 +411,8 @@ def _run(args: argparse.Namespace, progress: Progress, probe: placement.Probe, s
     facts = markdown.machine()
     if warning := words.load_warning():
         progress.say(f"goccl bench: warning: {warning}")
+    if args.device:
+        facts["Device"] = args.device
     if args.beside:
         facts["Measured"] = str(args.beside)
     if problem := unwritable(args.json, args.markdown, args.plot):
@@ -437,7 +470,8 @@ def _libraries(
 
     def find(label: str, make: Callable[[], Library]) -> list[Library]:
         try:
-            return [make()]
+            library = make()
+            return [on_device(library, args.device) if args.device else library]
         except Unavailable as error:
             progress.say(f"{label} is skipped: {error}")
             return []
@@ -451,6 +485,8 @@ def _libraries(
     failed = len(libraries) < len(args.through) * len(args.transport) * len(args.schedule)
     if args.plans is not None:
         libraries += [with_plans(library, args.plans) for library in libraries]
+    if args.device and args.device not in GLOO_DEVICES:
+        return libraries + [on_cpu(library) for library in libraries if args.peers], failed
     for name in args.peers:
         libraries += find(name, partial(peer_library, name, ranks, hosts=hosts.size() > 1))
     return libraries, failed

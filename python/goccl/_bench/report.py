@@ -49,6 +49,7 @@ class Row:
     init_s: float | None = None
     first_ms: float | None = None
     pss_MB: float | None = None  # noqa: N815
+    device: str = "cpu"  # where the tensors lie
 
     @property
     def label(self) -> str:
@@ -195,12 +196,15 @@ def table_head(
     *,
     schedules: bool = False,
     beside: Beside | None = None,
+    device: str = "cpu",
 ) -> str:
-    """The lines above the rows of a collective. ours: labels of what all are compared with."""
+    """The lines above the rows of a collective. ours: labels of what all are compared with.
+    device: of its tensors."""
     columns = _COLUMNS + (_SCHEDULE_COLUMNS if schedules else ())
     names = [f"{name:>{width}}" for name, width in columns]
     names += [_ratio_title(label, by) for label in ours for by in compared_by(beside)]
-    title = ", ".join([collective, f"{ranks} ranks", dtype, *([str(beside)] if beside else [])])
+    more = [*([f"on {device}"] if device != "cpu" else []), *([str(beside)] if beside else [])]
+    title = ", ".join([collective, f"{ranks} ranks", dtype, *more])
     return f"\n# {title}\n#" + " ".join(names)[1:]
 
 

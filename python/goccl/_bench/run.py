@@ -123,6 +123,7 @@ class Bench:
         # The first schedule is what others are compared with, too.
         self._ours = [library.label for library in ours if library.schedule == ours[0].schedule]
         self._schedules = any(library.schedule for library in ours)
+        self._device = ours[0].device if ours else "cpu"
         self._probe = probe
         self._progress = progress
         self._write = write
@@ -154,6 +155,7 @@ class Bench:
                     self._ours,
                     schedules=self._schedules,
                     beside=self._settings.beside,
+                    device=self._device,
                 )
             )
             self._progress.say(f"{self._pace}: {collective}, {self._settings.ranks} ranks")
@@ -243,7 +245,8 @@ class Bench:
             )
             if entrant.library.schedule:
                 rows = self._with_peaks(rows, entrant.library, nbytes)
-            measured += [replace(row, **entrant.start) for row in rows]
+            device = entrant.library.device
+            measured += [replace(row, device=device, **entrant.start) for row in rows]
         self.rows += measured
         self._progress.clear()
         for row in measured:

@@ -7,12 +7,13 @@ import os
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from .libraries import GOCCL, PLANS, SURVIVORS, is_mpi
+from .libraries import CPU, GOCCL, PLANS, SURVIVORS, is_mpi
 from .placement import FAR, MIXED, NEAR
 from .report import OURS, Row, base_of, ratio, size_text, way_of
 
 _NAMES = {
     GOCCL["torch"]: "GoCCL from PyTorch",
+    GOCCL["torch"] + CPU: "GoCCL with tensors of the CPU",
     GOCCL["c"]: "GoCCL from C",
     SURVIVORS: 'GoCCL with recovery="survivors"',
     "gloo": "Gloo",

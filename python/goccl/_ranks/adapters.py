@@ -65,6 +65,12 @@ class Adapter(ABC):
     def bind(self, collective: str, dtype: DType, send: Array, recv: Array) -> Callable[[], None]:
         """A call of the collective on these buffers, complete when it returns, or Unavailable."""
 
+    def bring(self) -> None:  # noqa: B027  most need nothing
+        """Before that call: copies these buffers to where it reads them, if that is elsewhere."""
+
+    def take(self) -> None:  # noqa: B027
+        """After that call: copies them back from there."""
+
     def measure(
         self,
         call: Callable[[], None],
@@ -86,6 +92,7 @@ class Adapter(ABC):
         ends = result.ends(iterations)
         for iteration in range(iterations):
             send.fill(rank, iteration)
+            self.bring()
             meet(starts=True)
             if twice:
                 call()
@@ -93,6 +100,7 @@ class Adapter(ABC):
             call()
             times.append(now() - begun)
             meet()  # nobody rewrites on a CPU that a call still needs
+            self.take()
             if len(found):
                 ends[iteration] = found[0], found[-1]
         return times, ends

@@ -12,6 +12,7 @@ CORE = "goccl-c"
 MAPPED = "mapped"
 """The name of rows of shared memory whose buffers are shareable, as those of goccl.empty()."""
 MAPPED_VARIABLE = "GOCCL_BENCH_MAPPED"
+DEVICE_VARIABLE = "GOCCL_BENCH_DEVICE"
 SCHEDULE_VARIABLE = "GOCCL_ALLTOALL_SCHEDULE"
 
 
@@ -38,6 +39,11 @@ class Library:
     def label(self) -> str:
         """The name in messages."""
         return label_of(self.name, self.transport, self.schedule)
+
+    @property
+    def device(self) -> str:
+        """Where its tensors lie, by torch's name."""
+        return self.environment.get(DEVICE_VARIABLE, "cpu")
 
 
 def label_of(name: str, transport: str, schedule: str) -> str:

@@ -113,10 +113,12 @@ class _Rank:
         """How long a call took, in ns, and how many elements it left wrong."""
         prepared.recv.poison()
         prepared.send.fill_pattern(self._library.rank, seed)
+        self._library.bring()
         self._barrier.wait()
         begun = time.perf_counter_ns()
         prepared.call()
         spent = time.perf_counter_ns() - begun
+        self._library.take()
         return spent, prepared.result.count_wrong(prepared.wanted, seed)
 
 

@@ -68,6 +68,79 @@ def test_by_call(world, dtype, to):
     world.run(run_calls, dtype, to)
 
 
+def run_argument(rank, dtype, to):
+    n, me, comm = rank.size, rank.rank, goccl.Communicator()
+    for count in (0, 1000, 100_001):
+        given = [oracle.values(dtype, count * n, r, "general") for r in range(n)]
+        narrow = [g.to(to) for g in given]
+        whole = torch.cat([converted(g, to) for g in given])
+        total = oracle.reduce(narrow, "SUM").to(dtype)
+        x = given[me].clone()
+        comm.all_reduce_(x, wire_dtype=to)
+        oracle.check(x, total, f"all_reduce_ of {count}")
+        comm.reduce_(x := given[me].clone(), 1, wire_dtype=to)
+        oracle.check(x, total if me == 1 else given[me], f"reduce_ of {count}")
+        comm.broadcast_(x := given[me].clone(), 1, wire_dtype=to)
+        oracle.check(x, converted(given[1], to), f"broadcast_ of {count}")
+        comm.all_gather_into(x := torch.empty(count * n * n, dtype=dtype), given[me], wire_dtype=to)
+        oracle.check(x, whole, f"all_gather_into of {count}")
+        comm.reduce_scatter_into(x := torch.empty(count, dtype=dtype), given[me], wire_dtype=to)
+        oracle.check(x, total[me * count :][:count], f"reduce_scatter_into of {count}")
+        comm.all_to_all_into(x := torch.empty_like(given[me]), given[me], wire_dtype=to)
+        parts = [converted(g, to)[me * count :][:count] for g in given]
+        oracle.check(x, torch.cat(parts), f"all_to_all_into of {count}")
+        x = torch.empty(count * n * n, dtype=dtype) if me == 1 else None
+        comm.gather_into(x, given[me], 1, wire_dtype=to)
+        oracle.check(x if me == 1 else whole, whole, f"gather_into of {count}")
+        x = torch.empty(count, dtype=dtype)
+        comm.scatter_into(x, given[me] if me == 1 else None, 1, wire_dtype=to)
+        oracle.check(x, converted(given[1], to)[me * count :][:count], f"scatter_into of {count}")
+        with goccl.wire_dtype(to):  # which None leaves as it is
+            comm.all_reduce_(x := given[me].clone(), wire_dtype=None)
+            oracle.check(x, total, f"all_reduce_ within the context, of {count}")
+        with goccl.wire_dtype(None):
+            comm.all_reduce_(x := given[me].clone(), wire_dtype=to)
+            oracle.check(x, total, f"all_reduce_ against the context, of {count}")
+            comm.all_reduce_(x := given[me].clone())
+            oracle.check(x, oracle.reduce(given, "SUM"), f"the call after it, of {count}")
+        comm.all_reduce_(x := torch.arange(count), wire_dtype=to)
+        assert torch.equal(x, n * torch.arange(count)), "integers go as they are"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "to"),
+    [(torch.float32, torch.bfloat16), (torch.float64, torch.float16)],
+    ids=["bfloat16", "float16"],
+)
+def test_by_argument(world, dtype, to):
+    world.run(run_argument, dtype, to)
+
+
+def run_refused_argument(rank, given):
+    rank.init()
+    comm = goccl.Communicator()
+    x = torch.ones(1000)
+    comm.all_reduce_(x, wire_dtype=given if rank.rank else torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "text"),
+    [
+        (torch.int8, "ValueError", "`wire_dtype` is torch.int8, allowed are torch.bfloat16"),
+        (torch.float32, "ValueError", "`wire_dtype` is torch.float32, allowed are torch.bfloat16"),
+        ("bfloat16", "TypeError", "`wire_dtype` is of type str, it must be a torch.dtype or None"),
+    ],
+)
+def test_refused_argument(make_world, given, kind, text):
+    world = make_world(2)
+    outcomes = world.outcomes(run_refused_argument, given)
+    assert outcomes[1].kind == kind
+    assert text in outcomes[1].error
+    assert outcomes[0].kind == "MismatchError", str(outcomes[0])
+    assert text in outcomes[0].error
+    world.close(check=False)
+
+
 def run_group(rank):
     rank.init(pg_options=goccl.Options(wire_dtype="bfloat16"))
     given = [oracle.values(torch.float32, 1000, r, "general") for r in range(rank.size)]

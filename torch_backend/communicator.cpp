@@ -102,17 +102,60 @@ ReduceOp valueOf(const Given<ReduceOp>& given, const char*, const char*) {
                     ", and those of torch.distributed.ReduceOp, PREMUL_SUM with its factor");
 }
 
-// An operation of the group as a method. Its arguments are read where the refusal of a collective
-// can be told to the other ranks.
-template <bool kCollective = true, typename Result, typename... Arguments, typename... Names>
-auto blocking(Result (ProcessGroupGoccl::*now)(Arguments...), const char* method, Names... names) {
+// The wire dtype of one call, in place of the thread's choice while this lives.
+class WireOfCall {
+ public:
+  using Argument = Given<std::optional<at::ScalarType>>;
+
+  WireOfCall(const Argument& given, const char* method) {
+    const auto dtype = valueOf(given, method, "wire_dtype");
+    TORCH_CHECK_VALUE(dtype == at::kBFloat16 || dtype == at::kHalf, "goccl.Communicator.", method,
+                      "(): `wire_dtype` is ", std::string(py::str(given.object)),
+                      ", allowed are torch.bfloat16, torch.float16 and None");
+    wireDType = GOCCL_WIRE(dtype == at::kHalf ? GOCCL_FLOAT16 : GOCCL_BFLOAT16);
+  }
+  ~WireOfCall() { wireDType = before_; }
+  WireOfCall(const WireOfCall&) = delete;
+  WireOfCall& operator=(const WireOfCall&) = delete;
+
+ private:
+  const int before_ = wireDType;
+};
+
+template <typename Result, typename... Arguments, typename Values>
+Result callNow(const Communicator& self, Result (ProcessGroupGoccl::*now)(Arguments...),
+               const Values& values) {
+  const py::gil_scoped_release released;
+  return std::apply([&](const auto&... each) { return (self.group.get()->*now)(each...); }, values);
+}
+
+// A collective of the group as a method. Its arguments are read where its refusal can be told to
+// the other ranks.
+template <typename Result, typename... Arguments, typename... Names>
+auto collective(Result (ProcessGroupGoccl::*now)(Arguments...), const char* method,
+                Names... names) {
+  return [=](const Communicator& self, Given<std::decay_t<Arguments>>... given,
+             WireOfCall::Argument wireDType) {
+    std::optional<WireOfCall> wire;
+    const auto values = self.group->guarded([&] {
+      if (!wireDType.object.is_none()) {
+        wire.emplace(wireDType, method);
+      }
+      return std::tuple<std::decay_t<Arguments>...>{valueOf(given, method, names)...};
+    });
+    return callNow(self, now, values);
+  };
+}
+
+// Likewise a send or receive.
+template <typename Result, typename... Arguments, typename... Names>
+auto pointToPoint(Result (ProcessGroupGoccl::*now)(Arguments...), const char* method,
+                  Names... names) {
   return [=](const Communicator& self, Given<std::decay_t<Arguments>>... given) {
     const auto values = self.group->guarded(
         [&] { return std::tuple<std::decay_t<Arguments>...>{valueOf(given, method, names)...}; },
-        kCollective);
-    const py::gil_scoped_release released;
-    return std::apply([&](const auto&... each) { return (self.group.get()->*now)(each...); },
-                      values);
+        /*collective=*/false);
+    return callNow(self, now, values);
   };
 }
 
@@ -131,6 +174,8 @@ Every dtype of torch can be moved; those that can be reduced are the same as in 
 `op` is "sum", "avg", "product", "min", "max", "band", "bor" or "bxor", or one of
 torch.distributed.ReduceOp, PREMUL_SUM included. Ranks (`src`, `dst`) count within the group.
 A name that ends in _ changes its tensor; one that ends in _into fills `output` from `input`.
+`wire_dtype` is torch.bfloat16 or torch.float16: the elements travel so, as within
+goccl.wire_dtype(); None leaves it to that context, and to the group.
 
 A method returns when the result is there. It raises torch.distributed.DistBackendError where a
 peer has failed, was refused or has not come in time. It cannot be called between the start and the
@@ -241,21 +286,25 @@ void bindCommunicator(py::module_& module) {
       .def_property_readonly(
           "size", [](const Communicator& self) { return self.group->getSize(); },
           "How many ranks the group has.")
-      .def("all_reduce_", blocking(&ProcessGroupGoccl::allReduceNow, "all_reduce_", "tensor", "op"),
-           py::arg("tensor"), py::arg("op") = "sum",
+      .def("all_reduce_",
+           collective(&ProcessGroupGoccl::allReduceNow, "all_reduce_", "tensor", "op"),
+           py::arg("tensor"), py::arg("op") = "sum", py::kw_only(),
+           py::arg("wire_dtype") = py::none(),
            "Reduces over all ranks' tensors, element by element, and leaves the result in each of "
            "them.\n\n"
            "Args:\n"
            "    tensor: of the same number of elements and dtype on all ranks.\n"
            "    op: the reduce operation, the same on all ranks." GOCCL_RAISES)
-      .def("broadcast_", blocking(&ProcessGroupGoccl::broadcastNow, "broadcast_", "tensor", "src"),
-           py::arg("tensor"), py::arg("src"),
+      .def("broadcast_",
+           collective(&ProcessGroupGoccl::broadcastNow, "broadcast_", "tensor", "src"),
+           py::arg("tensor"), py::arg("src"), py::kw_only(), py::arg("wire_dtype") = py::none(),
            "Copies the tensor of rank `src` to that of every other rank.\n\n"
            "Args:\n"
            "    tensor: of the same number of elements and dtype on all ranks.\n"
            "    src: the rank in the group whose tensor is copied." GOCCL_RAISES)
-      .def("reduce_", blocking(&ProcessGroupGoccl::reduceNow, "reduce_", "tensor", "dst", "op"),
-           py::arg("tensor"), py::arg("dst"), py::arg("op") = "sum",
+      .def("reduce_", collective(&ProcessGroupGoccl::reduceNow, "reduce_", "tensor", "dst", "op"),
+           py::arg("tensor"), py::arg("dst"), py::arg("op") = "sum", py::kw_only(),
+           py::arg("wire_dtype") = py::none(),
            "Reduces over all ranks' tensors, and leaves the result in that of rank `dst`; others "
            "are kept.\n\n"
            "Args:\n"
@@ -263,8 +312,8 @@ void bindCommunicator(py::module_& module) {
            "    dst: the rank in the group that gets the result.\n"
            "    op: the reduce operation, the same on all ranks." GOCCL_RAISES)
       .def("all_gather_into",
-           blocking(&ProcessGroupGoccl::allGatherNow, "all_gather_into", "output", "input"),
-           py::arg("output"), py::arg("input"),
+           collective(&ProcessGroupGoccl::allGatherNow, "all_gather_into", "output", "input"),
+           py::arg("output"), py::arg("input"), py::kw_only(), py::arg("wire_dtype") = py::none(),
            "Fills `output` with the inputs of all ranks, one after the other in the order of "
            "ranks.\n\n"
            "Args:\n"
@@ -273,9 +322,10 @@ void bindCommunicator(py::module_& module) {
            "        `output`." GOCCL_RAISES)
       .def(
           "reduce_scatter_into",
-          blocking(&ProcessGroupGoccl::reduceScatterNow, "reduce_scatter_into", "output", "input",
-                   "op"),
-          py::arg("output"), py::arg("input"), py::arg("op") = "sum",
+          collective(&ProcessGroupGoccl::reduceScatterNow, "reduce_scatter_into", "output", "input",
+                     "op"),
+          py::arg("output"), py::arg("input"), py::arg("op") = "sum", py::kw_only(),
+          py::arg("wire_dtype") = py::none(),
           "Reduces over all ranks' inputs, and fills `output` with this rank's part of the result, "
           "one of\n"
           "`size` equal parts in the order of ranks.\n\n"
@@ -286,9 +336,10 @@ void bindCommunicator(py::module_& module) {
           "    op: the reduce operation, the same on all ranks." GOCCL_RAISES)
       .def(
           "all_to_all_into",
-          blocking(&ProcessGroupGoccl::allToAllNow, "all_to_all_into", "output", "input",
-                   "schedule"),
+          collective(&ProcessGroupGoccl::allToAllNow, "all_to_all_into", "output", "input",
+                     "schedule"),
           py::arg("output"), py::arg("input"), py::kw_only(), py::arg("schedule") = "",
+          py::arg("wire_dtype") = py::none(),
           "Sends part r of `input` to rank r, and receives part r of `output` from it; parts are "
           "equal.\n\n"
           "Args:\n"
@@ -301,8 +352,9 @@ void bindCommunicator(py::module_& module) {
           "        on their way, and ranks that send to one at a time, are bounded." GOCCL_RAISES)
       .def(
           "gather_into",
-          blocking(&ProcessGroupGoccl::gatherNow, "gather_into", "output", "input", "dst"),
-          py::arg("output"), py::arg("input"), py::arg("dst"),
+          collective(&ProcessGroupGoccl::gatherNow, "gather_into", "output", "input", "dst"),
+          py::arg("output"), py::arg("input"), py::arg("dst"), py::kw_only(),
+          py::arg("wire_dtype") = py::none(),
           "Fills `output` of rank `dst` with the inputs of all ranks, one after the other in the "
           "order of\nranks.\n\n"
           "Args:\n"
@@ -312,8 +364,9 @@ void bindCommunicator(py::module_& module) {
           "        be that rank's part of `output`.\n"
           "    dst: the rank in the group that gets the inputs." GOCCL_RAISES)
       .def("scatter_into",
-           blocking(&ProcessGroupGoccl::scatterNow, "scatter_into", "output", "input", "src"),
-           py::arg("output"), py::arg("input"), py::arg("src"),
+           collective(&ProcessGroupGoccl::scatterNow, "scatter_into", "output", "input", "src"),
+           py::arg("output"), py::arg("input"), py::arg("src"), py::kw_only(),
+           py::arg("wire_dtype") = py::none(),
            "Fills the output of each rank with its part of the input of rank `src`, one of `size` "
            "equal\nparts in the order of ranks.\n\n"
            "Args:\n"
@@ -324,7 +377,7 @@ void bindCommunicator(py::module_& module) {
            "    src: the rank in the group whose input is scattered." GOCCL_RAISES)
       .def(
           "send",
-          blocking<false>(&ProcessGroupGoccl::sendNow, "send", "tensor", "dst", "tag", "timeout"),
+          pointToPoint(&ProcessGroupGoccl::sendNow, "send", "tensor", "dst", "tag", "timeout"),
           py::arg("tensor"), py::arg("dst"), py::kw_only(), py::arg("tag") = 0,
           py::arg("timeout") = py::none(),
           "Sends a tensor to rank `dst`, which must receive as many elements of that dtype.\n\n"
@@ -340,7 +393,7 @@ void bindCommunicator(py::module_& module) {
           "\n\nExample:\n"
           "    >>> comm.send(activations, comm.rank + 1)")
       .def("recv",
-           blocking<false>(&ProcessGroupGoccl::recvNow, "recv", "tensor", "src", "tag", "timeout"),
+           pointToPoint(&ProcessGroupGoccl::recvNow, "recv", "tensor", "src", "tag", "timeout"),
            py::arg("tensor"), py::arg("src") = py::none(), py::kw_only(), py::arg("tag") = 0,
            py::arg("timeout") = py::none(),
            "Receives into a tensor what a rank sends.\n\n"

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -55,6 +56,8 @@ template <>
 inline constexpr const char* kExpected<std::optional<int64_t>> = "an int or None";
 template <>
 inline constexpr const char* kExpected<std::optional<Timeout>> = "a datetime.timedelta or None";
+template <>
+inline constexpr const char* kExpected<std::optional<at::ScalarType>> = "a torch.dtype or None";
 template <>
 inline constexpr const char* kExpected<std::string> = "a str";
 template <>

@@ -163,35 +163,73 @@ class Communicator(_Members):
     def rank(self) -> int: ...
     @property
     def size(self) -> int: ...
-    def all_reduce_(self, tensor: Tensor, op: _ReduceOp = "sum") -> None:
+    def all_reduce_(
+        self, tensor: Tensor, op: _ReduceOp = "sum", *, wire_dtype: dtype | None = None
+    ) -> None:
         """Reduces over all ranks' tensors, element by element, and leaves the result in each of
         them."""
 
-    def broadcast_(self, tensor: Tensor, src: int) -> None:
+    def broadcast_(self, tensor: Tensor, src: int, *, wire_dtype: dtype | None = None) -> None:
         """Copies the tensor of rank `src` to that of every other rank."""
 
-    def reduce_(self, tensor: Tensor, dst: int, op: _ReduceOp = "sum") -> None:
+    def reduce_(
+        self, tensor: Tensor, dst: int, op: _ReduceOp = "sum", *, wire_dtype: dtype | None = None
+    ) -> None:
         """Reduces over all ranks' tensors and leaves the result in that of rank `dst`."""
 
-    def all_gather_into(self, output: Tensor, input: Tensor) -> None:  # noqa: A002
+    def all_gather_into(
+        self,
+        output: Tensor,
+        input: Tensor,  # noqa: A002
+        *,
+        wire_dtype: dtype | None = None,
+    ) -> None:
         """Fills `output` with the inputs of all ranks, one after the other in the order of
         ranks."""
 
-    def reduce_scatter_into(self, output: Tensor, input: Tensor, op: _ReduceOp = "sum") -> None:  # noqa: A002
+    def reduce_scatter_into(
+        self,
+        output: Tensor,
+        input: Tensor,  # noqa: A002
+        op: _ReduceOp = "sum",
+        *,
+        wire_dtype: dtype | None = None,
+    ) -> None:
         """Reduces over all ranks' inputs, and fills `output` with this rank's part of the
         result."""
 
-    def all_to_all_into(self, output: Tensor, input: Tensor, *, schedule: str = "") -> None:  # noqa: A002
+    def all_to_all_into(
+        self,
+        output: Tensor,
+        input: Tensor,  # noqa: A002
+        *,
+        schedule: str = "",
+        wire_dtype: dtype | None = None,
+    ) -> None:
         """Sends part r of `input` to rank r, and receives part r of `output` from it.
 
         schedule: "sequential", "window=2" and the like, or "parallel"; "" for that of the group.
         """
 
-    def gather_into(self, output: Tensor | None, input: Tensor, dst: int) -> None:  # noqa: A002
+    def gather_into(
+        self,
+        output: Tensor | None,
+        input: Tensor,  # noqa: A002
+        dst: int,
+        *,
+        wire_dtype: dtype | None = None,
+    ) -> None:
         """Fills `output` of rank `dst` with the inputs of all ranks, one after the other in the
         order of ranks."""
 
-    def scatter_into(self, output: Tensor, input: Tensor | None, src: int) -> None:  # noqa: A002
+    def scatter_into(
+        self,
+        output: Tensor,
+        input: Tensor | None,  # noqa: A002
+        src: int,
+        *,
+        wire_dtype: dtype | None = None,
+    ) -> None:
         """Fills the output of each rank with its part of the input of rank `src`."""
 
     def send(

@@ -220,9 +220,7 @@ Staging::Image* Staging::imageAround(const at::Tensor& tensor, bool out) {
     }
     TORCH_CHECK_VALUE(!inOrder || (!out && image.outputs.empty()),
                       "goccl: two tensors of the call, of shapes ", image.tensor.sizes(), " and ",
-                      tensor.sizes(),
-                      ", share a part of their memory, and one is written to: give "
-                      "a clone() of one");
+                      tensor.sizes(), ", overlap, and one is written to: give a clone() of one");
   }
   return nullptr;
 }

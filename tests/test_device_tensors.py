@@ -411,6 +411,12 @@ def overlapping(rank):
     mine = whole[me * n : (me + 1) * n]
     dist.reduce_scatter_tensor(mine, whole)
     same(mine, oracle.reduce(blocks, "SUM")[me * n : (me + 1) * n], "reduce_scatter in place")
+    first, second = (torch.zeros(n * size, device=DEVICE) for _ in range(2))
+    with dist._coalescing_manager():
+        dist.all_gather_into_tensor(first, here(given[me]))
+        dist.all_gather_into_tensor(second, first[n : 2 * n])
+    same(first, torch.cat(given), "all_gather in a batch")
+    same(second, given[1].repeat(size), "one of its result")
     other = whole[((me + 1) % size) * n :][:n]
     x = here(given[me])
     refusals = [

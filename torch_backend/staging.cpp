@@ -368,6 +368,27 @@ void Staging::settle() {
 
 void Staging::bring() {
   const Plainly plainly;
+  // Whether a call of the operation before its reader writes all of an input: there is nothing to
+  // copy then.
+  const auto isMade = [&](const Input& input) {
+    const auto touches = [&](const auto& blocks, int64_t from, int64_t upto) {
+      return std::any_of(blocks.begin(), blocks.end(), [&](const char* block) {
+        const auto at = block - static_cast<const char*>(input.image->host.const_data_ptr());
+        const auto item = static_cast<int64_t>(input.image->host.itemsize());
+        return block != nullptr && at >= from * item && at < upto * item;
+      });
+    };
+    const auto reader = std::find_if(feeds_.begin(), feeds_.end(), [&](const Feed& feed) {
+      return touches(feed.blocks.in, input.from, input.upto);
+    });
+    const auto& outputs = input.image->outputs;
+    return std::any_of(outputs.begin(), outputs.end(), [&](const Output& output) {
+      return output.from <= input.from && input.upto <= output.upto &&
+             std::any_of(feeds_.begin(), reader, [&](const Feed& feed) {
+               return touches(feed.blocks.out, output.from, output.upto);
+             });
+    });
+  };
   std::vector<std::pair<Image*, size_t>> copies;
   for (const Input& input : inputs_) {
     auto& pieces = input.image->pieces;
@@ -375,6 +396,9 @@ void Staging::bring() {
           return piece.from < input.upto && piece.upto > input.from;
         })) {
       continue;  // the same tensor is read twice
+    }
+    if (isMade(input)) {
+      continue;
     }
     const size_t before = pieces.size();
     cut(input);

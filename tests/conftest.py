@@ -12,6 +12,10 @@ def pytest_configure(config):
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line(
+        "markers",
+        "also_on_device: run once more with all tensors of make_world's ranks on a device",
+    )
+    config.addinivalue_line(
         "markers", "slow: the slowest parts of the grids (-m 'not slow' leaves them out)"
     )
 
@@ -25,12 +29,20 @@ def server():
 
 
 @pytest.fixture
-def make_world(server, request):
+def where():
+    """The device of tensors for which ranks name none."""
+    return "cpu"
+
+
+@pytest.fixture
+def make_world(server, request, where):
     """Makes worlds that end with the test."""
     worlds = []
 
-    def make(size, **kw):
-        world = harness.World(server, size, module=request.module.__name__, **kw)
+    def make(size, env=None, **kw):
+        if where != "cpu":
+            env = {**(env or {}), harness.PLACE: where}
+        world = harness.World(server, size, env=env, module=request.module.__name__, **kw)
         worlds.append(world)
         return world
 
@@ -82,7 +94,9 @@ def init_group(rank, on_device):
 
 def pytest_generate_tests(metafunc):
     """`world` runs a test once for every size and transport of the module's SIZES, and for those of
-    its ON_DEVICE with tensors of a device."""
+    its ON_DEVICE with tensors of a device. Tests marked so run once more with all tensors there."""
+    if harness.DEVICE and metafunc.definition.get_closest_marker("also_on_device"):
+        metafunc.parametrize("where", ["cpu", harness.DEVICE])
     if "world" not in metafunc.fixturenames:
         return
     params = [

@@ -47,6 +47,9 @@ TRANSPORTS = tuple(
     os.environ.get("GOCCL_TEST_TRANSPORTS", "shm,tcp" if BACKEND == "goccl" else "tcp").split(",")
 )
 
+# Set where a rank's tensors are on the device if it names none.
+PLACE = "GOCCL_TEST_PLACE"
+
 # What "at once" means: by no timeout, which is longer where a test names none. How soon something
 # is, is measured, not tested: a busy machine takes its time.
 AT_ONCE = 25.0
@@ -253,6 +256,9 @@ def _rank_main(
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     me = Rank(rank, size, conn, Path(directory), store)
     _told_wrong()
+    if PLACE in os.environ:
+        use_device()
+        importlib.import_module("torch").set_default_device(DEVICE)
     while True:
         try:
             message = conn.recv()

@@ -19,6 +19,7 @@ from torch.distributed import _coalescing_manager
 if harness.BACKEND != "goccl":
     pytest.skip("what is tested is GoCCL's own", allow_module_level=True)
 
+pytestmark = pytest.mark.also_on_device
 CPU = torch.device("cpu")
 
 
@@ -64,7 +65,7 @@ def receive_into_conjugate(group):
 
 
 def receive_into_sparse(group):
-    exchange(group, torch.eye(8).to_sparse())
+    exchange(group, torch.eye(8, device="cpu").to_sparse())
 
 
 def never_entered(group):
@@ -177,7 +178,7 @@ def recorded_and_used(group):
 def recorded_sparse(group):
     with _coalescing_manager(group, CPU):
         dist.broadcast(torch.ones(8), group_src=0, group=group)
-        group.allreduce([torch.eye(8).to_sparse()]).wait()
+        group.allreduce([torch.eye(8, device="cpu").to_sparse()]).wait()
 
 
 def recorded_and_monitored(group):

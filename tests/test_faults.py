@@ -299,6 +299,7 @@ def start_with_grace(rank, timeout, grace):
     start(rank, timeout, liveness_grace=timedelta(seconds=grace))
 
 
+@pytest.mark.also_on_device
 @both_transports
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_stopped_rank_is_waited_for_until_the_timeout(make_world, transport, size):
@@ -1052,6 +1053,7 @@ def test_nothing_is_left_after_destroy(make_world, transport):
     assert harness.shared_memory_names() <= names
 
 
+@pytest.mark.also_on_device
 @both_transports
 def test_nothing_is_left_after_a_kill(make_world, transport):
     names = harness.shared_memory_names()

@@ -98,7 +98,7 @@ def overlapping_sides(size):
 
 
 def sparse(size):
-    dist.all_reduce(torch.ones(8).to_sparse(), dist.ReduceOp.MAX)
+    dist.all_reduce(torch.ones(8, device="cpu").to_sparse(), dist.ReduceOp.MAX)
 
 
 def meta(size):
@@ -201,6 +201,7 @@ def assert_told(outcomes, values, victim, case):
             assert CASES[case].lower() in error.calls[victim].lower(), error.calls
 
 
+@pytest.mark.also_on_device
 @both_transports
 @every_case
 def test_refused_on_one_rank(make_world, transport, case):

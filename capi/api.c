@@ -706,6 +706,7 @@ static int message_of(const api_operation *o, const goccl_fast_path *path, int w
   *m = (goccl_message_call){.peer = (uint32_t)o->root,
                             .about = (uint64_t)o->tag << 8 | (uint64_t)o->dtype,
                             .data = (void *)data,
+                            .count = o->count,
                             .bytes = o->count * size,
                             .waits = waits};
   return 1;

@@ -653,7 +653,7 @@ goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence);
 
 /* Names the algorithm by which a collective ran on this rank, by its sequence number: such as
  * "two_shot", or "plan:" and the name of a registered program. "" where it has not ended well,
- * where it is not among the last 64, and of a monitored barrier. GOCCL_ALGO forces algorithms.
+ * where it is not among the last 512, and of a monitored barrier. GOCCL_ALGO forces algorithms.
  * Static storage. */
 goccl_result goccl_comm_algorithm(goccl_comm comm, uint64_t sequence, const char **name);
 

@@ -71,7 +71,7 @@ func (c *Comm) Describe() Description {
 
 // Algorithm names the algorithm by which the collective of a sequence number ran, such as
 // "two_shot", or "plan:" and the name of a registered program. It is "" where that has not ended
-// well yet, where it is not among the last 64, and of a monitored barrier.
+// well yet, where it is not among the last 512, and of a monitored barrier.
 func (c *Comm) Algorithm(sequence uint64) string {
 	return c.present.Load().Algorithm(sequence)
 }

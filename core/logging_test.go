@@ -22,6 +22,7 @@ import (
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/roster"
+	"github.com/goccl/goccl/core/trace"
 	"github.com/goccl/goccl/core/tune"
 )
 
@@ -274,8 +275,8 @@ func TestFastPathIsTraced(t *testing.T) {
 		defer lockOrder(c)()
 		for range n {
 			m := op.Message()
-			c.shared.FastPath.Append(&m)
-			c.shared.FastPath.Ran(m.Sequence, plan.OneShot)
+			c.shared.FastPath.Append(&m, trace.Queued)
+			c.shared.FastPath.Trace().End(&m, trace.Ending{State: trace.Ended, Algorithm: plan.OneShot})
 		}
 	}
 	ran := func(n int) string {
@@ -293,12 +294,12 @@ func TestFastPathIsTraced(t *testing.T) {
 	if err := run(c, op); err != nil {
 		t.Fatal(err)
 	}
-	inC(100)
+	inC(trace.Collectives + 36)
 	w.close()
 	want := []string{ran(1), ran(2), ran(3),
 		"allreduce(int32, 10 elements, SUM) starts sequence=4 bytes=40",
 		"earlier collectives ran by the fast path, too collectives=36"}
-	for n := 41; n <= 104; n++ {
+	for n := 41; n < 41+trace.Collectives; n++ {
 		want = append(want, ran(n))
 	}
 	if got := said(); !slices.Equal(got, want) {

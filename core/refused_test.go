@@ -11,6 +11,7 @@ import (
 
 	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/trace"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -245,7 +246,7 @@ func TestRefusedLongAgo(t *testing.T) {
 	w := newWorld(t, "tcp", 2, time.Minute)
 	defer atOnce(t)()
 	var works []*Work
-	for range 3 * order.MaxRefusals {
+	for range trace.Collectives + order.MaxRefusals {
 		work, err := w.comms[0].Start(CallOptions{}, allReduce(t, 8))
 		if err != nil {
 			t.Fatal(err)

@@ -29,17 +29,18 @@ var packages = []packageRule{
 	{"join", "config endpoint roster membership meeting fault address transport bootstrap " +
 		"bootstrap/etcd logs internal/printable", false},
 	{"epoch", "agreement suspended config endpoint collective p2p channel wire work memory roster " +
-		"order membership tune call program fault plan reduce exec address transport bootstrap logs " +
-		"internal/errtext", false},
+		"order membership tune call program fault plan reduce exec trace address transport bootstrap " +
+		"logs internal/errtext", false},
 	{"agreement", "completion roster membership meeting fault address transport internal/printable",
 		false},
 	{"suspended", "completion work memory call exec fault plan", false},
 	{"config", "tune call program/formats program fault plan address transport bootstrap " +
 		"bootstrap/etcd logs internal/interfaces internal/printable", false},
 	{"endpoint", "roster exec address transport logs", false},
-	{"collective", "work call tune program fault plan reduce reduce/kernel exec", false},
+	{"collective", "work call tune program fault plan reduce reduce/kernel exec trace", false},
 	{"wire", "call fault plan reduce reduce/kernel", false},
-	{"p2p", "work membership tune call fault plan reduce exec transport internal/serial", false},
+	{"p2p", "work membership tune call fault plan reduce exec trace transport " +
+		"internal/serial", false},
 	{"channel", "work memory fault exec transport internal/seal internal/serial", false},
 	{"work", "tune call exec fault plan", false},
 	{"completion", "", true},
@@ -60,7 +61,8 @@ var packages = []packageRule{
 	{"program", "plan program/internal/scan", true},
 	{"program/internal/scan", "", true},
 	{"fault", "internal/printable", true},
-	{"exec", "plan", false},
+	{"exec", "trace plan", false},
+	{"trace", "plan", false},
 	{"plan", "", true},
 	{"reduce/kernel", "reduce", false},
 	{"reduce/kernel/internal/floatmode", "", false},

@@ -21,6 +21,7 @@ import (
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/reduce/kernel"
+	"github.com/goccl/goccl/core/trace"
 	"github.com/goccl/goccl/core/tune"
 	"github.com/goccl/goccl/core/work"
 )
@@ -101,11 +102,13 @@ type Engine struct {
 	dialed    bool          // connections to all peers of the present plan are being made
 	since     time.Duration // when it last got on; 0: it has
 	algorithm plan.Algorithm
+	via       trace.Transports // of its plans
 }
 
 // New makes an engine for a run on its lane.
 func New(c Config, run *exec.Run) *Engine {
-	return &Engine{Config: c, run: run, plans: planCache{freeing: c.FastPath.Forget}}
+	return &Engine{Config: c, run: run, plans: planCache{freeing: c.FastPath.Forget,
+		trace: c.FastPath.Trace()}}
 }
 
 // Run is the engine's.
@@ -113,6 +116,9 @@ func (e *Engine) Run() *exec.Run { return e.run }
 
 // Algorithm is that of the present or last collective.
 func (e *Engine) Algorithm() plan.Algorithm { return e.algorithm }
+
+// Transports are those of the present or last collective.
+func (e *Engine) Transports() trace.Transports { return e.via }
 
 // Begun reports whether the present collective has begun.
 func (e *Engine) Begun() bool { return e.begun }
@@ -168,8 +174,9 @@ func (e *Engine) streams(op *call.Operation) plan.Streams {
 
 // begin binds a collective and lays out its segments.
 func (e *Engine) begin(p *work.Part) *fault.Error {
-	e.since = 0
+	e.since, e.via = 0, 0
 	if p.Begun != nil {
+		e.via = p.Begun.Transports
 		e.begun, e.segments, e.current, e.algorithm = true, nil, p.Begun, p.Begun.Algorithm
 		return nil
 	}
@@ -205,7 +212,7 @@ func (e *Engine) begin(p *work.Part) *fault.Error {
 		}
 	}
 	if e.current != nil {
-		e.algorithm = e.current.Algorithm
+		e.algorithm, e.via = e.current.Algorithm, e.current.Transports
 		if err := e.run.Begin(e.current, 0); err != nil {
 			return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message))
 		}
@@ -222,6 +229,7 @@ func (e *Engine) beginSegment(p *work.Part) *fault.Error {
 		return fault.From(err, fault.ErrInternal, "%s", call.Describe(p.Message))
 	}
 	e.current = compiled
+	e.via |= compiled.Transports
 	if err := e.run.Begin(compiled, s.Offset); err != nil {
 		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message))
 	}
@@ -327,8 +335,9 @@ func (e *Engine) publish(p *work.Part) {
 		op.Collective == plan.AllReduce && len(op.InCounts) != 1 || op.Largest() > fastPathMax {
 		return
 	}
-	k := exec.Known{Binding: e.binding, Element: op.DType.Size(), Collective: uint8(op.Collective),
-		DType: uint8(op.DType), Op: uint8(op.Op), Root: op.Root, Programs: int8(op.Programs),
+	k := exec.Known{Binding: e.binding, Element: op.DType.Size(), Total: op.Total(),
+		Collective: uint8(op.Collective),
+		DType:      uint8(op.DType), Op: uint8(op.Op), Root: op.Root, Programs: int8(op.Programs),
 		InCounts: op.InCounts, OutCounts: op.OutCounts}
 	k.UsesIn, k.UsesOut = op.Uses(e.Rank)
 	k.Completes = e.Recovers && (op.Collective == plan.AllReduce || op.Collective == plan.Barrier)

@@ -12,6 +12,7 @@ import (
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/program"
 	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/trace"
 	"github.com/goccl/goccl/core/tune"
 	"github.com/goccl/goccl/core/work"
 )
@@ -107,6 +108,7 @@ type planCache struct {
 	last  *program.Planner
 
 	freeing func(*exec.Compiled) // told of a plan before it is freed
+	trace   *trace.Trace         // which knows what joins this rank to its peers
 }
 
 const (
@@ -219,6 +221,11 @@ func (c *planCache) get(p plan.Params, by *tune.Registered, s sides) (*exec.Comp
 	if err != nil {
 		return nil, fault.Errorf(fault.ErrSystem, "%v", err)
 	}
+	var carried [trace.AllTransports]int64
+	for peer, bytes := range built.Carried() {
+		carried[c.trace.Transport(peer)] += bytes
+	}
+	compiled.Carries(carried)
 	if c.plans == nil {
 		c.plans = map[planKey]*keptPlan{}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/trace"
 )
 
 // allGather is that of some ranks, of which each gives so many bytes, or the last one more.
@@ -15,6 +16,15 @@ func allGather(ranks int, bytes, more int64) plan.Params {
 	out[ranks-1] += more
 	return plan.Params{Collective: plan.AllGather, Algorithm: plan.Linear, Size: ranks, ElemSize: 4,
 		InBytes: out[:1], OutBytes: out, Chunk: 64 << 10, Slots: 4}
+}
+
+func newCache(t testing.TB, freeing func(*exec.Compiled)) planCache {
+	t.Helper()
+	traced, err := trace.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return planCache{freeing: freeing, trace: traced}
 }
 
 func get(t *testing.T, c *planCache, p plan.Params) *exec.Compiled {
@@ -28,7 +38,7 @@ func get(t *testing.T, c *planCache, p plan.Params) *exec.Compiled {
 
 // Plans of any number of blocks are kept, whether these are equally long or not.
 func TestPlansOfManyBlocksAreKept(t *testing.T) {
-	c := planCache{freeing: func(*exec.Compiled) {}}
+	c := newCache(t, func(*exec.Compiled) {})
 	defer c.free()
 	seen := map[*exec.Compiled]bool{}
 	for range 2 {
@@ -48,7 +58,7 @@ func TestPlansOfManyBlocksAreKept(t *testing.T) {
 // The last part of a long operation may have longer messages than an operation of that length, and
 // other blocks are reduced as a whole where partial sums may be reduced further.
 func TestPlansOfOtherChunksAndLimits(t *testing.T) {
-	c := planCache{freeing: func(*exec.Compiled) {}}
+	c := newCache(t, func(*exec.Compiled) {})
 	defer c.free()
 	p := allGather(5, 64<<10, 0)
 	p.Collective, p.Algorithm, p.InBytes = plan.AllReduce, plan.TwoShot, p.OutBytes
@@ -63,7 +73,7 @@ func TestPlansOfOtherChunksAndLimits(t *testing.T) {
 // Blocks with the digest of others do not get their plan.
 func TestPlansWithOneDigest(t *testing.T) {
 	var freed []*exec.Compiled
-	c := planCache{freeing: func(p *exec.Compiled) { freed = append(freed, p) }}
+	c := newCache(t, func(p *exec.Compiled) { freed = append(freed, p) })
 	defer c.free()
 	first := get(t, &c, allGather(5, 64, 4))
 	for key, kept := range c.plans { // as if its digest were that of the second
@@ -83,7 +93,7 @@ func TestPlansWithOneDigest(t *testing.T) {
 // The plans that were got last stay, the others as many and as large as may be.
 func TestOldPlansAreDropped(t *testing.T) {
 	freed := map[*exec.Compiled]bool{}
-	c := planCache{freeing: func(p *exec.Compiled) { freed[p] = true }}
+	c := newCache(t, func(p *exec.Compiled) { freed[p] = true })
 	defer c.free()
 	stays := get(t, &c, allGather(2, 4, 0))
 	for i := range int64(2 * mostPlans) {
@@ -115,7 +125,7 @@ func BenchmarkGet(b *testing.B) {
 	for _, ranks := range []int{64, 512, 4096} {
 		for _, more := range []int64{0, 4} {
 			b.Run(fmt.Sprintf("%d ranks, %d more", ranks, more), func(b *testing.B) {
-				c := planCache{freeing: func(*exec.Compiled) {}}
+				c := newCache(b, func(*exec.Compiled) {})
 				defer c.free()
 				for b.Loop() {
 					if _, err := c.get(allGather(ranks, 64, more), nil, sides{}); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/trace"
 	"github.com/goccl/goccl/core/transport"
 )
 
@@ -23,6 +24,15 @@ type history struct {
 
 // Last implements order.Log.
 func (h history) Last() uint64 { return h.Sequence() }
+
+// Append implements order.Log.
+func (h history) Append(m *plan.Message) {
+	state := trace.Queued
+	if m.Collective == uint8(order.Refused) {
+		state = trace.Refused
+	}
+	h.FastPath.Append(m, state)
+}
 
 // Queued implements order.Log. It is called with Epoch.mu held.
 func (h history) Queued(first, last uint64) (m plan.Message, ok bool) {

@@ -243,7 +243,7 @@ func (e *Epoch) makeRunner() error {
 		e.lockOrder() // it stays shut: the epoch before has failed
 		e.fast.Use(run, e.Rank)
 		e.mu.Unlock()
-	} else if e.fast, err = exec.NewFastPath(run, e.Rank, order.MaxRefusals); err != nil {
+	} else if e.fast, err = exec.NewFastPath(run, e.Rank); err != nil {
 		run.Free()
 		return err
 	}
@@ -349,6 +349,7 @@ func (e *Epoch) letGo() {
 func (e *Epoch) Open(id roster.Identity) error {
 	e.Identity = id
 	e.config.Memories.Enter(id.Group, id.Secret)
+	e.fast.Trace().Enter(e.tracedGroup())
 	e.mu.Lock()
 	e.membership = membership.New(e.Rank)
 	e.order = order.New(history{e.fast, e}, &e.Members, e.Rank, e.Identity.Group, e.number)

@@ -27,6 +27,7 @@ func (e *Epoch) act(actions []membership.Action) {
 	for _, a := range actions {
 		if stop, ok := a.(membership.Stop); ok {
 			e.failure.Store(stop.Cause)
+			e.fast.Trace().Fail(stop.Cause.Text)
 			if e.completes(stop.Cause) {
 				e.config.Owner.Recover()
 			}

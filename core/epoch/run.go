@@ -12,6 +12,7 @@ import (
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/trace"
 	"github.com/goccl/goccl/core/work"
 )
 
@@ -60,7 +61,7 @@ func (r *runner) Run(w *work.Work, until time.Duration) (interrupted bool) {
 		}
 		r.e.traceEnd(part, nil)
 		r.e.keepResult(part)
-		r.e.fast.Ran(part.Message.Sequence, r.algorithm(part.Message))
+		r.note(part, trace.Ended)
 		r.part++
 		if r.part == len(head.Parts()) {
 			q.Pop() // before the work ends: its waiter may destroy the communicator
@@ -68,6 +69,15 @@ func (r *runner) Run(w *work.Work, until time.Duration) (interrupted bool) {
 		}
 		head.End(nil)
 	}
+}
+
+// note notes that a collective has ended.
+func (r *runner) note(p *work.Part, s trace.State) {
+	end := trace.Ending{State: s, Algorithm: r.algorithm(p.Message), Bytes: p.Operation.Total()}
+	if plan.Collective(p.Message.Collective) != plan.MonitoredBarrier {
+		end.Transports = r.engine.Transports()
+	}
+	r.e.fast.Trace().End(&p.Message, end)
 }
 
 // end ends the head with a failed part. No later part can run: the epoch has failed.
@@ -81,9 +91,10 @@ func (r *runner) end(head *work.Work, p *work.Part, cause *fault.Error) {
 	r.e.leftUndone(p.Message.Sequence)
 	r.e.mu.Unlock()
 	r.e.queue.Pop()
-	left := len(head.Parts()) - r.part
+	left := head.Parts()[r.part:]
 	r.part = 0
-	for range left {
+	for i := range left {
+		r.note(&left[i], trace.Failed)
 		head.End(err)
 	}
 }
@@ -95,6 +106,9 @@ func (r *runner) advance(
 	e := r.e
 	if err := e.Failure(); err != nil {
 		return true, err
+	}
+	if !r.engine.Begun() {
+		e.fast.Trace().Begin(p.Message.Sequence)
 	}
 	if p.Operation.Collective == plan.MonitoredBarrier {
 		return e.monitored.advance(w, p, until)

@@ -12,6 +12,7 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/suspended"
+	"github.com/goccl/goccl/core/trace"
 	"github.com/goccl/goccl/core/wire"
 	"github.com/goccl/goccl/core/work"
 )
@@ -102,6 +103,7 @@ func (e *Epoch) start(o Options, operations []call.Operation, ended func()) (*wo
 	for i := range parts {
 		e.useProgram(&parts[i])
 		err := e.order.Start(&parts[i].Message)
+		e.fast.Trace().SetBytes(parts[i].Message.Sequence, parts[i].Operation.Total())
 		if mismatch == nil {
 			mismatch = err
 		}
@@ -210,6 +212,7 @@ func (e *Epoch) CarryOn(o Options, operation call.Operation) (*work.Work, error)
 		e.retire(&operation)
 		defer e.mu.Unlock()
 		w.Add(work.Part{Operation: &operation, Message: e.fast.At(e.fast.Sequence())})
+		e.fast.Trace().End(&w.Parts()[0].Message, trace.Ending{State: trace.Failed})
 		if h == nil || !h.Suspend(err) { // before the recovery can end
 			return nil, err.During(operation.Collective.String(), 0)
 		}

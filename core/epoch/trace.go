@@ -3,14 +3,15 @@ package epoch
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/logs"
-	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/trace"
 	"github.com/goccl/goccl/core/work"
 )
 
@@ -33,6 +34,19 @@ func newTracers(group *slog.Logger) tracers {
 	}
 	return tracers{collectives: tracer(logs.Coll), pointToPoint: tracer(logs.P2P),
 		sideSteps: map[string]bool{}}
+}
+
+// tracedGroup returns who the ranks are, and what joins this rank to them.
+func (e *Epoch) tracedGroup() (g trace.Group, via []trace.Transport) {
+	g = trace.Group{ID: e.Identity.Group, Epoch: e.number, Name: e.Members.Name, Rank: e.Rank,
+		Ranks: slices.Clone(e.Members.GlobalRanks)}
+	for peer := range e.Peers {
+		via = append(via, trace.TransportOf(e.Peers[peer].Kind))
+		if e.Members.GlobalRanks == nil {
+			g.Ranks = append(g.Ranks, peer)
+		}
+	}
+	return g, via
 }
 
 // Log returns the epoch's logger of a subsystem.
@@ -87,7 +101,7 @@ func (e *Epoch) ranInC() (tell func()) {
 	first, last := e.trace.told+1, e.fast.Sequence()
 	e.trace.told = last
 	missing := uint64(0)
-	if kept := last - min(last, order.MaxRefusals); first <= kept {
+	if kept := last - min(last, trace.Collectives); first <= kept {
 		missing, first = kept+1-first, kept+1
 	}
 	type ran struct {

@@ -195,10 +195,28 @@ void goccl_polled(goccl_patience *p, goccl_polls *polls, int came) {
   *polls = (goccl_polls){0};
 }
 
+/* Notes a wait that goes on after its first looks: of a shorter one there is no trace. */
+static void note_wait(goccl_run_state *run) {
+  if (run->record == NULL || run->since != 0) return;
+  run->since = now();
+  GOCCL_TRACE_STORE(&run->record->peer, run->peer);
+  GOCCL_TRACE_STORE(&run->record->step, run->step);
+  GOCCL_TRACE_STORE(&run->record->since, run->since);
+}
+
+static void note_waited(goccl_run_state *run) {
+  uint64_t waited = now() - run->since;
+  run->since = 0;
+  GOCCL_TRACE_STORE(&run->record->since, 0);
+  GOCCL_TRACE_ADD(&run->record->waited, waited);
+  if (run->peer < GOCCL_TRACE_PEERS) GOCCL_TRACE_ADD(&run->counts->waits[run->peer], waited);
+}
+
 static int await(goccl_lane *lane, goccl_run_state *run, const goal *g, uint64_t until) {
   const goccl_connection *c = &lane->channels[run->peer];
   if (reached(g)) {
     if (run->polls.looks + run->polls.yields > 0) goccl_polled(&lane->patience, &run->polls, 0);
+    if (run->since != 0) note_waited(run);
     return GOCCL_RUN_DONE;
   }
   int left = leaves(lane, run);
@@ -209,16 +227,20 @@ static int await(goccl_lane *lane, goccl_run_state *run, const goal *g, uint64_t
   }
   uint32_t state = __atomic_load_n(&c->state, __ATOMIC_ACQUIRE);
   if (state == GOCCL_UNCONNECTED) return GOCCL_RUN_CONNECT;
+  if (state == GOCCL_PORT) note_wait(run);
   if (state == GOCCL_PORT && !run->brought) return GOCCL_RUN_RECEIVE;
   if (state == GOCCL_MEMORY) {
     int waits = run->waited && !run->reading;
     while (goccl_poll(lane, run->peer, &run->polls, waits, until)) {
       if (reached(g)) {
         goccl_polled(&lane->patience, &run->polls, 1);
+        if (run->since != 0) note_waited(run);
         return GOCCL_RUN_DONE;
       }
       if (has_news(lane, run)) break;
+      if (run->polls.looks == GOCCL_LOOKS) note_wait(run);
     }
+    note_wait(run);
     if (until == GOCCL_SPIN) return GOCCL_RUN_BLOCKED;
     if (run->reading) return GOCCL_RUN_REST;
   }
@@ -246,6 +268,7 @@ static int await(goccl_lane *lane, goccl_run_state *run, const goal *g, uint64_t
   }
   __atomic_fetch_sub(&lane->bell->sleepers, 1, __ATOMIC_SEQ_CST);
   if (result == GOCCL_RUN_DONE) goccl_polled(&lane->patience, &run->polls, 0);
+  if (result == GOCCL_RUN_DONE && run->since != 0) note_waited(run);
   return result;
 }
 
@@ -478,6 +501,7 @@ static void begin(goccl_lane *lane, goccl_run_state *run) {
     c->put_base = c->sent;
   }
   run->polls = (goccl_polls){0};
+  run->since = 0;
   run->begun = 1;
 }
 
@@ -977,5 +1001,12 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
       }
     }
   }
-  return settle(lane, run, NULL, 0, until);
+  int r = settle(lane, run, NULL, 0, until);
+  if (r == GOCCL_RUN_DONE && run->counts != NULL) {
+    for (uint32_t left = plan->transports; left != 0; left &= left - 1) {
+      int via = __builtin_ctz(left);
+      GOCCL_TRACE_ADD(&run->counts->carried[via], plan->carried[via]);
+    }
+  }
+  return r;
 }

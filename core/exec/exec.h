@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../trace/trace.h"
 #include "stream.h"
 
 /* Memory order. These words are shared by ranks, or by the threads of one. Each publishes plain
@@ -20,7 +21,8 @@
  *    state         compare-and-swap                                    whether it does
  *   fetched        Go's reader, seq_cst        run, seq_cst            a buffer that was read
  *   channel.state  Go, seq_cst                 run, acquire            what is known of the peer
- *   sequence       C and Go, release           Go, seq_cst             the history up to it
+ *   sequence       C and Go, release           Go, seq_cst             the records up to it: see
+ *                                                                      trace.h
  *   gate           C: acquire by a swap,       as stored               what is behind it: the
  *                  release by a store; Go:                             fast path, its lane and its
  *                  seq_cst                                             run; mailboxes, credits
@@ -48,23 +50,6 @@
  * Stores past the caches of x86 are weakly ordered: goccl_stream ends with a fence, so that no
  * release needs to know how its data was written. What the kernel copies for process_vm_readv is
  * ordered as the caller's own loads and stores. Every word lies at a multiple of its size. */
-
-/* What a message's sender is doing. All but bytes and total is the same on every rank that makes
- * the same call. */
-typedef struct {
-  uint64_t group;
-  uint64_t sequence;
-  uint64_t count;  /* elements of the whole operation, where all ranks know it */
-  uint64_t digest; /* of the counts of all blocks, where all ranks know them */
-  uint32_t epoch;
-  int32_t root;
-  uint8_t collective;
-  uint8_t dtype;
-  uint8_t op;
-  uint8_t schedule;
-  uint32_t bytes; /* of this message's payload */
-  uint64_t total; /* of this pair's direction, where only the pair knows it */
-} goccl_message;
 
 /* The first line of a message's slot. On a memory channel the stamp tells that the message is
  * there: its number, its form and a digest of its header, stored after all else. A message that
@@ -273,7 +258,9 @@ typedef struct {
   uint32_t n_posts;
   uint32_t n_senders;
   uint32_t n_receivers;
-  uint32_t algorithm; /* plan.Algorithm */
+  uint32_t algorithm;                       /* plan.Algorithm */
+  uint32_t transports;                      /* those that bytes go by: bits */
+  uint64_t carried[GOCCL_TRACE_TRANSPORTS]; /* bytes that go by each */
 } goccl_plan;
 
 /* Copies of inputs that are to be overwritten, for a run that begins anew. */
@@ -331,8 +318,11 @@ typedef struct {
       news;     /* of the lane, as far as the run has looked whom of those that are gone it needs */
   int32_t peer; /* of the step that made the run leave, or that reads a buffer which keeps it from
                    going on */
-  goccl_message seen; /* the peer's message that did not match */
-  int error;          /* errno of reading the peer's memory */
+  goccl_message seen;     /* the peer's message that did not match */
+  int error;              /* errno of reading the peer's memory */
+  goccl_record *record;   /* of the call; NULL: its waits are not noted */
+  goccl_counters *counts; /* of its lane; NULL: likewise */
+  uint64_t since;         /* of the slow wait that it is in, as in the record; 0: it is in none */
   goccl_run_feed feed;
   char feed_error[GOCCL_FEED_ERROR]; /* why an input does not come */
 } goccl_run_state;

@@ -96,11 +96,12 @@ int goccl_fast_path_call(goccl_fast_path *s, uint64_t handle, goccl_operation *o
   run->streams = GOCCL_STREAM_NONE;
   run->message = k->message;
   run->fixed = k->fixed;
-  uint64_t sequence = s->sequence + 1;
+  uint64_t sequence = s->sequence + 1, called = goccl_ticks(s->trace);
   o->sequence = run->message.sequence = sequence;
-  goccl_message *noted = &s->history[sequence & (s->kept - 1)];
-  *noted = k->message;
-  noted->sequence = sequence;
+  goccl_record *record = run->record = goccl_record_of(s->trace, sequence);
+  goccl_record_open(record, &k->message, sequence, k->total, called);
+  goccl_record_begin(record, called);
+  goccl_record_publish(record, sequence, GOCCL_TRACE_BEGUN);
   __atomic_store_n(&s->sequence, sequence, __ATOMIC_RELEASE);
   run->offset = 0;
   run->waited = (uint32_t)waits;
@@ -108,8 +109,12 @@ int goccl_fast_path_call(goccl_fast_path *s, uint64_t handle, goccl_operation *o
   if (k->direct != NULL) status = carry(s, run, k->direct, waits);
   if (status == GOCCL_RUN_INDIRECT) status = carry(s, run, k->plan, waits);
   if (status == GOCCL_RUN_DONE) {
-    __atomic_store_n(&s->ran[sequence & (s->kept - 1)], GOCCL_RAN(sequence, run->plan->algorithm),
-                     __ATOMIC_RELAXED);
+    const goccl_plan *ran = run->plan;
+    uint64_t ended = called;
+    if (k->bytes > GOCCL_UNTIMED_MAX || record->waited > 0) ended = goccl_ticks(s->trace);
+    goccl_record_end(record, ended, ran->transports, ran->algorithm);
+    goccl_record_publish(record, sequence, GOCCL_TRACE_ENDED);
+    goccl_count(run->counts, k->collective, ran->algorithm, k->total, ended - called);
     run->plan = NULL;
     if (kept != NULL) {
       if (k->uses_out && k->n_out == 1) memcpy(kept->result, o->out[0], k->bytes);
@@ -172,9 +177,37 @@ static int send(goccl_sends *s, const goccl_message_call *m) {
   return 1;
 }
 
+/* Notes a send or receive that is over. */
+static void note_message(const goccl_sends *s, uint8_t collective, const goccl_message_call *m,
+                         uint64_t called, uint64_t ended) {
+  goccl_trace *t = s->trace;
+  goccl_counters *counts = &t->counters[GOCCL_COUNTS_MESSAGES_IN_C];
+  const goccl_message message = {.group = t->group,
+                                 .epoch = t->epoch,
+                                 .count = m->count,
+                                 .digest = m->about >> 8,
+                                 .root = (int32_t)m->peer,
+                                 .collective = collective,
+                                 .dtype = (uint8_t)m->about};
+  uint64_t number = t->last_message + 1;
+  unsigned via = m->peer < GOCCL_TRACE_PEERS ? t->transports[m->peer] : 0;
+  goccl_record *r = &t->messages[number % GOCCL_TRACE_MESSAGES];
+  GOCCL_TRACE_STORE(&t->last_message, number);
+  goccl_record_open(r, &message, number, m->bytes, called);
+  goccl_record_begin(r, called);
+  goccl_record_end(r, ended, 1u << via, 0);
+  goccl_record_publish(r, number, GOCCL_TRACE_ENDED);
+  goccl_count(counts, collective, 0, m->bytes, ended - called);
+  if (collective == GOCCL_TRACE_SEND) GOCCL_TRACE_ADD(&counts->carried[via], m->bytes);
+}
+
 int goccl_fast_path_send(goccl_fast_path *s, uint64_t handle, const goccl_message_call *m) {
   if (!come_in(&s->sends.gate)) return GOCCL_FAST_PATH_NONE;
+  uint64_t called = goccl_ticks(s->trace);
   int done = s->handle == handle && m->peer < s->ranks && send(&s->sends, m);
+  if (done)
+    note_message(&s->sends, GOCCL_TRACE_SEND, m, called,
+                 m->bytes > GOCCL_UNTIMED_MAX ? goccl_ticks(s->trace) : called);
   leave(&s->sends.gate);
   return done ? GOCCL_FAST_PATH_DONE : GOCCL_FAST_PATH_NONE;
 }
@@ -235,7 +268,9 @@ static int receive(goccl_sends *s, const goccl_message_call *m) {
 
 int goccl_fast_path_receive(goccl_fast_path *s, uint64_t handle, const goccl_message_call *m) {
   if (!come_in(&s->sends.gate)) return GOCCL_FAST_PATH_NONE;
+  uint64_t called = goccl_ticks(s->trace);
   int done = s->handle == handle && m->peer < s->ranks && receive(&s->sends, m);
+  if (done) note_message(&s->sends, GOCCL_TRACE_RECV, m, called, goccl_ticks(s->trace));
   leave(&s->sends.gate);
   return done ? GOCCL_FAST_PATH_DONE : GOCCL_FAST_PATH_NONE;
 }

@@ -15,19 +15,21 @@ import (
 	"unsafe"
 
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/trace"
 )
 
 // FastPath lets callers in C run collectives of a communicator without entering Go: see fastpath.h.
-// It also holds the order of the communicator's collectives, which both ways go on with.
+// It also holds the order of the communicator's collectives, which both ways go on with. Each of
+// them writes into the communicator's trace.
 //
-// A fast path is born shut. Its methods but Shut, Closed, Open, Sequence and Algorithm may be
-// called only while it is closed, and all by one goroutine at a time but Shut, Sequence and
-// Algorithm.
+// A fast path is born shut. Its methods but Shut, Closed, Open, Sequence, Trace and Algorithm may
+// be called only while it is closed, and all by one goroutine at a time but Shut, Sequence, Trace
+// and Algorithm.
 type FastPath struct {
 	c            *C.goccl_fast_path
 	run          *Run
 	plan, direct [C.GOCCL_FAST_PATH_KEEPS]*Compiled
-	ranMu        sync.Mutex // held while what ran is read, cleared or freed
+	trace        *trace.Trace
 }
 
 // AtOnceMax is how many bytes there are at most in a block of a collective that holds up a caller
@@ -42,17 +44,13 @@ var retired struct {
 }
 
 // NewFastPath makes the fast path of a run whose channels are memory channels, or which is never
-// opened. Of the collectives it keeps so many, a power of two.
-func NewFastPath(r *Run, rank, keep int) (*FastPath, error) {
-	if keep&(keep-1) != 0 {
-		panic("exec: a fast path keeps a power of two of collectives")
+// opened, of the first epoch of a communicator.
+func NewFastPath(r *Run, rank int) (*FastPath, error) {
+	t, err := trace.New()
+	if err != nil {
+		return nil, err
 	}
 	var a allocator
-	history, ran := alloc[C.goccl_message](&a, keep), alloc[C.uint64_t](&a, keep)
-	if a.err != nil {
-		free(unsafe.Pointer(history), unsafe.Pointer(ran))
-		return nil, a.err
-	}
 	retired.Lock()
 	defer retired.Unlock()
 	var c *C.goccl_fast_path
@@ -60,7 +58,6 @@ func NewFastPath(r *Run, rank, keep int) (*FastPath, error) {
 		c, retired.free = retired.free[n-1], retired.free[:n-1]
 	} else {
 		if c = alloc[C.goccl_fast_path](&a, 1); a.err != nil {
-			free(unsafe.Pointer(history), unsafe.Pointer(ran))
 			return nil, a.err
 		}
 		*gateOf(&c.gate).shut() = 1
@@ -68,10 +65,11 @@ func NewFastPath(r *Run, rank, keep int) (*FastPath, error) {
 		c.send = (*[0]byte)(C.goccl_fast_path_send)
 		c.receive = (*[0]byte)(C.goccl_fast_path_receive)
 	}
-	c.kept, c.history, c.ran = C.uint64_t(keep), history, ran
+	c.trace = (*C.goccl_trace)(t.C())
+	c.sends.trace = c.trace
 	// it counts, and a former user has left it shut
 	atomic.StoreUint32(gateOf(&c.sends.gate).shut(), 1)
-	s := &FastPath{c: c}
+	s := &FastPath{c: c, trace: t}
 	s.Use(r, rank)
 	// Not by Free: a goroutine that has come too late for the communicator may still call Shut.
 	runtime.AddCleanup(s, retire, c)
@@ -81,14 +79,11 @@ func NewFastPath(r *Run, rank, keep int) (*FastPath, error) {
 // Use has the fast path go on with another run, of this rank: it knows no collective, and the next
 // one is the first.
 func (s *FastPath) Use(r *Run, rank int) {
-	s.ranMu.Lock()
-	defer s.ranMu.Unlock()
-	s.run = r
+	s.run, r.trace = r, s.trace
 	s.c.lane, s.c.run = r.lane.c, r.c
+	r.c.counts = &s.c.trace.counters[C.GOCCL_COUNTS_COLLECTIVES]
 	s.c.rank, s.c.ranks = C.uint32_t(rank), C.uint32_t(r.lane.window.Layout.Ranks)
 	atomic.StoreUint64((*uint64)(&s.c.sequence), 0)
-	clear(s.history())
-	clear(unsafe.Slice(s.c.ran, s.c.kept))
 	s.ForgetAll()
 	s.c.oldest = 0
 	for i := range s.c.results {
@@ -162,11 +157,7 @@ func retire(c *C.goccl_fast_path) {
 
 // Free ends the fast path, which is closed and stays so.
 func (s *FastPath) Free() {
-	s.ranMu.Lock()
-	defer s.ranMu.Unlock()
 	atomic.StoreUint64((*uint64)(&s.c.handle), 0)
-	free(unsafe.Pointer(s.c.history), unsafe.Pointer(s.c.ran))
-	s.c.history, s.c.ran = nil, nil
 	s.freeResults()
 	clear(s.c.known[:])
 }
@@ -288,47 +279,36 @@ func LeaveStale(c unsafe.Pointer) { gateOf(&(*C.goccl_fast_path)(c).gate).leave(
 // Sequence is the number of the last collective.
 func (s *FastPath) Sequence() uint64 { return atomic.LoadUint64((*uint64)(&s.c.sequence)) }
 
-// Append gives a collective its number and notes it.
-func (s *FastPath) Append(m *plan.Message) {
+// Append gives a collective its number, and notes that it was queued, refused or side-stepped.
+func (s *FastPath) Append(m *plan.Message, state trace.State) {
 	m.Sequence = s.Sequence() + 1
-	s.history()[m.Sequence%uint64(s.c.kept)] = toC(*m)
+	s.trace.Queue(m, state)
 	atomic.StoreUint64((*uint64)(&s.c.sequence), m.Sequence)
 }
 
-// At is the collective of a number, if it is among those kept; else another one.
+// At is the collective of a number, if it is among those kept; else another one, or none.
 func (s *FastPath) At(sequence uint64) plan.Message {
-	return fromC(s.history()[sequence%uint64(s.c.kept)])
+	m, _ := s.trace.Called(sequence)
+	return m
 }
 
-// Ran notes by which algorithm a collective has run that has ended.
-func (s *FastPath) Ran(sequence uint64, a plan.Algorithm) {
-	atomic.StoreUint64(s.ran(sequence), sequence<<8|uint64(a))
-}
+// Trace is the communicator's.
+func (s *FastPath) Trace() *trace.Trace { return s.trace }
 
 // Algorithm is that by which a collective has run; none of one that has not ended, or is not among
 // those kept. It may be called at any time, by any goroutine.
 func (s *FastPath) Algorithm(sequence uint64) (a plan.Algorithm) {
-	s.ranMu.Lock()
-	defer s.ranMu.Unlock()
-	if s.c.ran == nil {
-		return a
-	}
-	if ran := atomic.LoadUint64(s.ran(sequence)); ran>>8 == sequence {
-		a = plan.Algorithm(ran)
+	if r, ok := s.trace.Collective(sequence); ok && r.State == trace.Ended {
+		a = r.Algorithm
 	}
 	return a
 }
 
-func (s *FastPath) ran(sequence uint64) *uint64 {
-	return (*uint64)(&unsafe.Slice(s.c.ran, s.c.kept)[sequence%uint64(s.c.kept)])
-}
-
-func (s *FastPath) history() []C.goccl_message { return unsafe.Slice(s.c.history, s.c.kept) }
-
 // Known is a collective as it has just been run.
 type Known struct {
 	Binding
-	Element               int // bytes
+	Element               int    // bytes
+	Total                 uint64 // bytes of inputs or outputs, whichever are more
 	Collective, DType, Op uint8
 	Root                  int
 	Programs              int8     // as of the call
@@ -351,6 +331,7 @@ func (s *FastPath) Learn(k *Known, p, direct *Compiled) {
 		n_in: C.uint32_t(len(k.InCounts)), n_out: C.uint32_t(len(k.OutCounts)), uses_in: flag(k.UsesIn),
 		uses_out: flag(k.UsesOut)}
 	e.message.sequence = 0
+	e.total = C.uint64_t(k.Total)
 	e.fixed = C.goccl_fixed(&e.message)
 	if direct != nil {
 		e.direct = direct.c

@@ -18,7 +18,7 @@ func TestShutSendsSleeps(t *testing.T) {
 	w := newPair(t)
 	run := must(NewRun(w[0].Lane(1)))
 	atEnd(t, run.Free)
-	s := must(NewFastPath(run, 0, 4))
+	s := must(NewFastPath(run, 0))
 	atEnd(t, s.Free)
 	inside := gateOf(&s.c.sends.gate).inside()
 	atomic.StoreUint32(inside, 1)

@@ -40,7 +40,7 @@ func TestMemoryThatCannotBeHad(t *testing.T) {
 			return err
 		}
 		defer r.Free()
-		s, err := NewFastPath(r, 0, 4)
+		s, err := NewFastPath(r, 0)
 		if err != nil {
 			return err
 		}

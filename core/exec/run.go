@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/trace"
 )
 
 func toC(m plan.Message) C.goccl_message {
@@ -42,6 +43,8 @@ type Compiled struct {
 	Scratch   int64
 	Bytes     int64 // of its memory
 	Algorithm plan.Algorithm
+	// Transports are those that it uses: see Carries.
+	Transports trace.Transports
 }
 
 // lineMax is what the first line of a slot holds.
@@ -159,6 +162,16 @@ func compileSteps(p *plan.Plan, steps []C.goccl_step, refs []C.goccl_ref) {
 	}
 }
 
+// Carries tells how many bytes the plan has go by each transport.
+func (c *Compiled) Carries(bytes [trace.AllTransports]int64) {
+	for via, n := range bytes {
+		if c.c.carried[via] = C.uint64_t(n); n > 0 {
+			c.c.transports |= 1 << via
+		}
+	}
+	c.Transports = trace.Transports(c.c.transports)
+}
+
 // Free gives the plan's memory back. No run may hold it.
 func (c *Compiled) Free() {
 	free(unsafe.Pointer(c.c.steps), unsafe.Pointer(c.c.sources), unsafe.Pointer(c.c.posts),
@@ -199,7 +212,8 @@ type Run struct {
 	c    *C.goccl_run_state
 	// C memory: in, then out, then operands: a source and a destination a rank, or two of each
 	pointers []unsafe.Pointer
-	held     int64 // bytes of scratch memory
+	held     int64        // bytes of scratch memory
+	trace    *trace.Trace // which notes its waits; nil: none does
 }
 
 // NewRun makes a run on a lane.
@@ -262,6 +276,9 @@ func (r *Run) Bind(b Binding) error {
 	r.c.factor = [2]C.double{C.double(b.Factor[0]), C.double(b.Factor[1])}
 	r.c.message, r.c.fixed = toC(b.Message), 0
 	r.c.streams = streams[b.Streams]
+	if r.trace != nil {
+		r.c.record = (*C.goccl_record)(r.trace.Record(b.Message.Sequence))
+	}
 	r.feed(b.Feed)
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/trace"
 	"github.com/goccl/goccl/core/work"
 )
 
@@ -75,6 +76,7 @@ type bulk struct {
 	bytes uint64
 	peer  int    // of a receive: once it has met a send
 	id    uint64 // of the RTS, by its sender's count; 0: there is none
+	note  trace.Message
 
 	// Under Engine.mu:
 	state state
@@ -136,6 +138,9 @@ func (b *bulks) to(x *bulk, next state) bool {
 	if x.sends() && x.state == offered {
 		b.offered--
 	}
+	if next == accepted || next == moving {
+		x.note.Begin(x.peer)
+	}
 	x.state = next
 	switch {
 	case next != done && next != left:
@@ -153,8 +158,21 @@ func (e *Engine) end(b *bulk, err *fault.Error) {
 	ended := e.to(b, left)
 	e.mu.Unlock()
 	if ended {
-		b.work.End(err)
+		e.over(b, err)
 	}
+}
+
+// over ends the work of a send or receive, which ends once.
+func (e *Engine) over(b *bulk, err *fault.Error) {
+	end := trace.Ending{State: trace.Ended, Bytes: b.bytes}
+	if err != nil {
+		end.State = trace.Failed
+	}
+	if b.peer >= 0 {
+		end.Transports = 1 << e.FastPath.Trace().Transport(b.peer)
+	}
+	b.note.End(end)
+	b.work.End(err)
 }
 
 // complete ends a bulk of which all has moved. Its memory was the caller's.
@@ -182,9 +200,9 @@ func (e *Engine) conclude(b *bulk, ended bool, cause *fault.Error) {
 	switch {
 	case !ended:
 	case cause != nil:
-		e.miss(b.work, b.op, cause)
+		e.miss(b, cause)
 	default:
-		b.work.End(nil)
+		e.over(b, nil)
 	}
 }
 
@@ -229,10 +247,10 @@ func (e *Engine) accept(r *receive, a *arrival) {
 	e.mu.Unlock()
 	switch {
 	case err != nil:
-		e.miss(r.work, r.op, err)
+		e.miss(&r.bulk, err)
 	case twice:
 		err := e.broken(a.source, fmt.Errorf("%w: RTS %d, twice", exec.ErrProtocol, a.id))
-		r.work.End(e.ended(r.op, err))
+		e.over(&r.bulk, e.ended(r.op, err))
 		e.Works.Spawn(func() { e.face.Fail(err) })
 	default:
 		e.peers[a.source].wire.accept(&r.bulk, a.at)

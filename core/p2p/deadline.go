@@ -49,7 +49,7 @@ func (e *Engine) expireBy(now time.Duration) {
 	e.match.posted = slices.DeleteFunc(e.match.posted, func(r *receive) bool {
 		late := r.work.Deadline() <= now
 		if late {
-			ended = append(ended, ending{r.work, r.op,
+			ended = append(ended, ending{&r.bulk,
 				e.late(r.work, r.op, r.source, "no send matched it")})
 		}
 		return late
@@ -58,7 +58,7 @@ func (e *Engine) expireBy(now time.Duration) {
 		late := a.local != nil && a.local.work.Deadline() <= now
 		if late {
 			s := a.local
-			ended = append(ended, ending{s.work, s.op,
+			ended = append(ended, ending{&s.bulk,
 				e.late(s.work, s.op, e.Rank, "no receive of this rank matched it")})
 		}
 		return late
@@ -73,7 +73,7 @@ func (e *Engine) expireBy(now time.Duration) {
 	}
 	e.mu.Unlock()
 	for _, x := range ended {
-		x.work.End(x.err)
+		e.over(x.bulk, x.err)
 	}
 	if failure != nil {
 		e.face.Fail(failure)

@@ -85,14 +85,14 @@ func (e *Engine) refuse(peer int) *fault.Error {
 
 // miss ends a send or receive whose peer is gone. The communicator fails, too, where the peer has
 // died. It goes on after a receive of any source, as long as another rank is left.
-func (e *Engine) miss(w *work.Work, op *call.Operation, err *fault.Error) {
+func (e *Engine) miss(b *bulk, err *fault.Error) {
 	e.mu.Lock()
 	others := len(e.gone) < e.size-1
 	e.mu.Unlock()
-	if err.Kind == fault.ErrPeerFailed && (op.Root != call.AnySource || !others) {
+	if err.Kind == fault.ErrPeerFailed && (b.op.Root != call.AnySource || !others) {
 		e.face.Fail(err)
 	}
-	w.End(e.ended(op, err))
+	e.over(b, e.ended(b.op, err))
 }
 
 // broken is the error for what no correct peer sends.
@@ -102,9 +102,8 @@ func (e *Engine) broken(peer int, err error) *fault.Error {
 
 // ending is the end of a send or receive, for when no lock is held.
 type ending struct {
-	work *work.Work
-	op   *call.Operation
-	err  *fault.Error
+	*bulk
+	err *fault.Error
 }
 
 // giveUp has bulks of a peer, or (AnySource) of all, left, but for those that are busy. It needs
@@ -112,7 +111,7 @@ type ending struct {
 func (e *Engine) giveUp(peer int, cause *fault.Error) (ended []ending) {
 	for b := range e.all() {
 		if (peer == call.AnySource || b.peer == peer) && !b.busy {
-			ended = append(ended, ending{b.work, b.op, cause})
+			ended = append(ended, ending{b, cause})
 			e.to(b, left)
 		}
 	}
@@ -130,7 +129,7 @@ func (e *Engine) Depart(peer int, d membership.Departure) {
 	e.match.posted = slices.DeleteFunc(e.match.posted, func(r *receive) bool {
 		err := e.refuse(r.source)
 		if err != nil {
-			ended = append(ended, ending{r.work, r.op, err})
+			ended = append(ended, ending{&r.bulk, err})
 		}
 		return err != nil
 	})
@@ -141,7 +140,7 @@ func (e *Engine) Depart(peer int, d membership.Departure) {
 	transfers := e.transfers > 0
 	e.mu.Unlock()
 	for _, x := range ended {
-		e.miss(x.work, x.op, x.err)
+		e.miss(x.bulk, x.err)
 	}
 	if transfers { // one may be a receive from the peer
 		e.mail.Poke()
@@ -159,11 +158,11 @@ func (e *Engine) Fail(err *fault.Error) {
 	}
 	ended := e.giveUp(call.AnySource, err)
 	for _, r := range e.match.posted {
-		ended = append(ended, ending{r.work, r.op, err})
+		ended = append(ended, ending{&r.bulk, err})
 	}
 	for _, a := range e.match.unexpected {
 		if a.local != nil {
-			ended = append(ended, ending{a.local.work, a.local.op, err})
+			ended = append(ended, ending{&a.local.bulk, err})
 		}
 	}
 	e.match = matcher{}
@@ -172,7 +171,7 @@ func (e *Engine) Fail(err *fault.Error) {
 	}
 	e.mu.Unlock()
 	for _, x := range ended {
-		x.work.End(e.ended(x.op, x.err))
+		e.over(x.bulk, e.ended(x.op, x.err))
 	}
 	e.endTransfers(err)
 }

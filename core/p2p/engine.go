@@ -11,6 +11,7 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/trace"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/work"
 )
@@ -223,7 +224,8 @@ func (e *Engine) Start(w *work.Work, operations []call.Operation) {
 }
 
 func (e *Engine) send(w *work.Work, op *call.Operation) {
-	s := &send{bulk: bulk{work: w, op: op, peer: op.Root, bytes: op.Length()}}
+	s := &send{bulk: bulk{work: w, op: op, peer: op.Root, bytes: op.Length(),
+		note: e.note(op)}}
 	if s.peer == e.Rank {
 		a := &arrival{source: s.peer, tag: op.Tag, dtype: op.DType, bytes: s.bytes, local: s}
 		e.arrive(a)
@@ -240,7 +242,7 @@ func (e *Engine) send(w *work.Work, op *call.Operation) {
 	}
 	if err := e.refuse(s.peer); err != nil {
 		e.mu.Unlock()
-		e.miss(w, op, err)
+		e.miss(&s.bulk, err)
 		return
 	}
 	hold := e.mustHold(s.peer)
@@ -266,6 +268,20 @@ func (e *Engine) send(w *work.Work, op *call.Operation) {
 	}
 }
 
+// note notes a send or receive that is called.
+func (e *Engine) note(op *call.Operation) trace.Message {
+	m := op.Message()
+	m.Root, m.Digest = int32(op.Root), uint64(op.Tag)
+	return e.FastPath.Trace().QueueMessage(m, op.Length())
+}
+
+// sent tells that the first frame of a send is on its way.
+func (e *Engine) sent(s *send) {
+	if s.id == 0 {
+		e.over(&s.bulk, nil)
+	}
+}
+
 // beginSend carries a send's first frame, with that header, in so long at most. It tells whether
 // that is over, well or not.
 func (e *Engine) beginSend(s *send, h transport.Header, most time.Duration) bool {
@@ -274,21 +290,21 @@ func (e *Engine) beginSend(s *send, h transport.Header, most time.Duration) bool
 	err := e.peers[s.peer].wire.post(ctx, h, s.first)
 	switch {
 	case err == nil:
-		s.begun()
+		e.sent(s)
 	case ctx.Err() != nil && s.work.Context().Err() == nil:
 		return false
 	default:
 		lost := e.loseSend(s, err)
 		if s.id == 0 || e.answered(s.id, s.peer, left) != nil {
-			s.work.End(lost)
+			e.over(&s.bulk, lost)
 		}
 	}
 	return true
 }
 
 func (e *Engine) receive(w *work.Work, op *call.Operation) {
-	r := &receive{bulk: bulk{work: w, op: op, bytes: op.Length(), peer: call.AnySource},
-		source: op.Root}
+	r := &receive{bulk: bulk{work: w, op: op, bytes: op.Length(), peer: call.AnySource,
+		note: e.note(op)}, source: op.Root}
 	var holders []int
 	e.mu.Lock()
 	a := e.match.post(r)
@@ -296,7 +312,7 @@ func (e *Engine) receive(w *work.Work, op *call.Operation) {
 		if err := e.refuse(r.source); err != nil {
 			e.match.cancel(r)
 			e.mu.Unlock()
-			e.miss(w, op, err)
+			e.miss(&r.bulk, err)
 			return
 		}
 		e.expect(w.Deadline())
@@ -318,7 +334,7 @@ func (e *Engine) arrive(a *arrival) {
 	if e.failure != nil {
 		e.mu.Unlock()
 		if a.local != nil {
-			a.local.work.End(e.failure)
+			e.over(&a.local.bulk, e.failure)
 		}
 		return
 	}
@@ -344,19 +360,19 @@ func (e *Engine) deliver(r *receive, a *arrival) {
 		if bad == nil {
 			copy(r.memory(), a.local.memory())
 		}
-		a.local.work.End(bad)
-		r.work.End(bad)
+		e.over(&a.local.bulk, bad)
+		e.over(&r.bulk, bad)
 	case a.data != nil:
 		if bad == nil {
 			copy(r.memory(), a.data)
 		}
 		e.consumed(a)
 		e.buffers.put(a.data)
-		r.work.End(bad)
+		e.over(&r.bulk, bad)
 	case bad != nil:
 		e.consumed(a)
 		e.reply(a.source, frameOf(FrameReject, a.id), bad.Encode())
-		r.work.End(bad)
+		e.over(&r.bulk, bad)
 	default:
 		e.consumed(a)
 		if a.bytes == 0 {

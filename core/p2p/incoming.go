@@ -152,7 +152,7 @@ func (e *Engine) Control(src int, h transport.Header, payload []byte) error {
 		return e.finished(src, h.Seq)
 	case FrameReject:
 		if s := e.answered(h.Seq, src, done); s != nil {
-			s.work.End(e.ended(s.op, e.Members.Decode(fault.ErrMismatch, payload)))
+			e.over(&s.bulk, e.ended(s.op, e.Members.Decode(fault.ErrMismatch, payload)))
 		}
 	case FrameCredit:
 		e.mu.Lock()
@@ -201,9 +201,9 @@ func (e *Engine) finished(src int, id uint64) error {
 	}
 	if s.bytes > 0 && e.Ports[src] {
 		err := fmt.Errorf("%w: data has been read where no memory is shared", exec.ErrProtocol)
-		s.work.End(e.ended(s.op, e.broken(src, err)))
+		e.over(&s.bulk, e.ended(s.op, e.broken(src, err)))
 		return err
 	}
-	s.work.End(nil)
+	e.over(&s.bulk, nil)
 	return nil
 }

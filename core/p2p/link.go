@@ -163,6 +163,6 @@ func (e *Engine) Acked(id uint64) {
 	over := s.reads == 0 && !s.busy && e.to(&s.bulk, done)
 	e.mu.Unlock()
 	if over {
-		s.work.End(nil)
+		e.over(&s.bulk, nil)
 	}
 }

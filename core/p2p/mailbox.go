@@ -39,7 +39,7 @@ func (m mailWire) begin(s *send) bool {
 	if !m.tryPost(s.header, s.first) {
 		return false
 	}
-	s.begun()
+	m.e.sent(s)
 	return true
 }
 

@@ -46,13 +46,6 @@ type send struct {
 	wanted bool  // a receive has come while the peer was asked whether one waits
 }
 
-// begun tells that the first frame is on its way.
-func (s *send) begun() {
-	if s.id == 0 {
-		s.work.End(nil)
-	}
-}
-
 // about is what the first frame says of tag and dtype.
 func (s *send) about() uint64 { return uint64(s.op.Tag)<<8 | uint64(s.op.DType) }
 

@@ -45,7 +45,7 @@ func (n noted) begin(s *send) bool {
 	if !n.tryPost(s.header, s.first) {
 		return false
 	}
-	s.begun()
+	n.e.sent(s)
 	return true
 }
 

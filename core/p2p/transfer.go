@@ -265,7 +265,7 @@ func (e *Engine) lost(t *transfer, cause *fault.Error) {
 	e.mu.Lock()
 	e.to(t.bulk, left)
 	e.mu.Unlock()
-	e.miss(t.work, t.op, cause)
+	e.miss(t.bulk, cause)
 }
 
 // bind readies the run of a queue for its first transfer.

@@ -146,7 +146,7 @@ func (w *world) newRank(number, size int) *rank {
 	check(t, err)
 	run, err := exec.NewRun(window.Lane(0))
 	check(t, err)
-	fast, err := exec.NewFastPath(run, number, 2)
+	fast, err := exec.NewFastPath(run, number)
 	check(t, err)
 	r.Engine, err = New(Config{Rank: number, Members: &members, Group: 1, Ports: options.Ports,
 		Shape: &shape, Waiting: waiting, Works: &r.works, Window: window,

@@ -212,7 +212,7 @@ def algorithm(group: Group = None, sequence: int | None = None) -> str:
             for the last that was started.
 
     Returns:
-        The name. "" where the collective has not ended well yet, where it is not among the last 64,
+        The name. "" where the collective has not ended well yet, where it is not among the last 512,
         and of a monitored barrier.
 
     Raises:

@@ -155,11 +155,14 @@ static void no_bytes(void) {
   goccl_mail_peer peers[2] = {{0}, {.to = &empty, .from = &empty, .pipes = world.pipes[0]}};
   goccl_mail mail = {.lane = &world.lanes[0], .peers = peers, .ring = 64};
   goccl_credit credits[2] = {{0}};
+  static goccl_trace trace;
   static const goccl_message_call nothing = {.peer = 1, .about = ABOUT, .waits = 1};
   for (uint64_t pipe_max = 0; pipe_max <= LONGEST; pipe_max += LONGEST) {
     goccl_fast_path path = {.handle = 1,
                             .ranks = 2,
+                            .trace = &trace,
                             .sends = {.receives = 1,
+                                      .trace = &trace,
                                       .mail = &mail,
                                       .credits = credits,
                                       .pipe_max = pipe_max,

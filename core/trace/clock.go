@@ -1,0 +1,55 @@
+package trace
+
+// #include "trace.h"
+import "C"
+
+import (
+	"math/bits"
+	"time"
+)
+
+// Moment is one moment by three clocks.
+type Moment struct {
+	Ticks     uint64
+	Monotonic time.Duration // CLOCK_MONOTONIC
+	Realtime  time.Duration // CLOCK_REALTIME, since 1970
+}
+
+func (t *Trace) now() Moment {
+	m := C.goccl_trace_moment(t.c)
+	return Moment{uint64(m.ticks), time.Duration(m.monotonic), time.Duration(m.realtime)}
+}
+
+// Clock makes times of a trace's ticks up to the moment when it was made. It measures the rate of
+// ticks between two moments.
+type Clock struct{ from, upto Moment }
+
+// Clock returns a clock for what is read now, or was read before.
+func (t *Trace) Clock() Clock { return Clock{t.began, t.now()} }
+
+// Duration is how long so many ticks take.
+func (c Clock) Duration(ticks uint64) time.Duration {
+	passed := c.upto.Ticks - c.from.Ticks
+	if passed == 0 {
+		return time.Duration(ticks)
+	}
+	hi, lo := bits.Mul64(ticks, uint64(c.upto.Monotonic-c.from.Monotonic))
+	if hi >= passed { // longer than a time can tell
+		return 1<<63 - 1
+	}
+	ns, _ := bits.Div64(hi, lo, passed)
+	return time.Duration(min(ns, 1<<63-1))
+}
+
+// Monotonic is the time of a tick on CLOCK_MONOTONIC.
+func (c Clock) Monotonic(tick uint64) time.Duration { return c.before(tick, c.upto.Monotonic) }
+
+// Realtime is the time of a tick since 1970, by CLOCK_REALTIME as it goes when the clock is made.
+func (c Clock) Realtime(tick uint64) time.Duration { return c.before(tick, c.upto.Realtime) }
+
+func (c Clock) before(tick uint64, at time.Duration) time.Duration {
+	if tick >= c.upto.Ticks {
+		return at + c.Duration(tick-c.upto.Ticks)
+	}
+	return at - c.Duration(c.upto.Ticks-tick)
+}

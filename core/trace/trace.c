@@ -1,0 +1,145 @@
+#define _GNU_SOURCE
+#include "trace.h"
+
+#include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+int goccl_trace_invariant(void) {
+#if defined(__x86_64__)
+  unsigned a, b, c, d;
+  return __get_cpuid(0x80000007, &a, &b, &c, &d) && (d >> 8 & 1);
+#elif defined(__aarch64__)
+  return 1;
+#else
+  return 0;
+#endif
+}
+
+goccl_moment goccl_trace_moment(const goccl_trace *t) {
+  struct timespec real;
+  uint64_t before = goccl_trace_clock();
+  uint64_t ticks = goccl_ticks(t);
+  clock_gettime(CLOCK_REALTIME, &real);
+  return (goccl_moment){ticks, before,
+                        (uint64_t)real.tv_sec * 1000000000u + (uint64_t)real.tv_nsec};
+}
+
+/* A call comes to a state, unless a later one has its place. */
+static void come_to(goccl_record *r, uint64_t number, unsigned state) {
+  uint64_t version = __atomic_load_n(&r->version, __ATOMIC_RELAXED);
+  while (version >> 8 == number && (version & 0xff) != 0) {
+    if (__atomic_compare_exchange_n(&r->version, &version, number << 8 | state, 0, __ATOMIC_RELEASE,
+                                    __ATOMIC_RELAXED))
+      return;
+  }
+}
+
+static goccl_record *message_of(goccl_trace *t, uint64_t number) {
+  return &t->messages[number % GOCCL_TRACE_MESSAGES];
+}
+
+void goccl_trace_queue(goccl_trace *t, const goccl_message *m, unsigned state) {
+  goccl_record *r = goccl_record_of(t, m->sequence);
+  goccl_record_open(r, m, m->sequence, 0, goccl_ticks(t));
+  goccl_record_publish(r, m->sequence, state);
+  if (state != GOCCL_TRACE_QUEUED)
+    GOCCL_TRACE_ADD(&t->counters[GOCCL_COUNTS_COLLECTIVES].others[state], 1);
+}
+
+void goccl_trace_begin(goccl_trace *t, uint64_t sequence) {
+  goccl_record *r = goccl_record_of(t, sequence);
+  if (__atomic_load_n(&r->version, __ATOMIC_RELAXED) != (sequence << 8 | GOCCL_TRACE_QUEUED))
+    return;
+  goccl_record_begin(r, goccl_ticks(t));
+  come_to(r, sequence, GOCCL_TRACE_BEGUN);
+}
+
+void goccl_trace_begin_message(goccl_trace *t, uint64_t number, int32_t peer) {
+  goccl_record *r = message_of(t, number);
+  if (__atomic_load_n(&r->version, __ATOMIC_RELAXED) != (number << 8 | GOCCL_TRACE_QUEUED)) return;
+  goccl_record_begin(r, goccl_ticks(t));
+  GOCCL_TRACE_STORE(&r->peer, peer);
+  come_to(r, number, GOCCL_TRACE_BEGUN);
+}
+
+/* Ends a call, and returns how long it has run; 0 where a later call has its place. */
+static uint64_t end(goccl_trace *t, goccl_record *r, const goccl_trace_ending *e) {
+  uint64_t ended = goccl_ticks(t);
+  uint64_t version = __atomic_load_n(&r->version, __ATOMIC_RELAXED);
+  if (version >> 8 != e->number) return 0;
+  uint64_t begun = __atomic_load_n(&r->begun, __ATOMIC_RELAXED);
+  if ((version & 0xff) == GOCCL_TRACE_QUEUED) {
+    begun = ended;
+    goccl_record_begin(r, begun);
+  }
+  goccl_record_end(r, ended, e->transports, e->algorithm);
+  come_to(r, e->number, e->state);
+  return ended - begun;
+}
+
+void goccl_trace_end(goccl_trace *t, const goccl_trace_ending *e) {
+  goccl_counters *c = &t->counters[GOCCL_COUNTS_COLLECTIVES];
+  uint64_t ticks = end(t, goccl_record_of(t, e->number), e);
+  if (e->state == GOCCL_TRACE_ENDED)
+    goccl_count(c, e->collective, e->algorithm, e->bytes, ticks);
+  else
+    GOCCL_TRACE_ADD(&c->others[e->state], 1);
+}
+
+uint64_t goccl_trace_queue_message(goccl_trace *t, const goccl_message *m, uint64_t bytes) {
+  uint64_t number = __atomic_add_fetch(&t->last_message, 1, __ATOMIC_RELAXED);
+  goccl_record *r = message_of(t, number);
+  goccl_record_open(r, m, number, bytes, goccl_ticks(t));
+  goccl_record_publish(r, number, GOCCL_TRACE_QUEUED);
+  return number;
+}
+
+/* Several threads may be here at once. */
+void goccl_trace_end_message(goccl_trace *t, const goccl_trace_ending *e) {
+  goccl_counters *c = &t->counters[GOCCL_COUNTS_MESSAGES_IN_GO];
+  uint64_t ticks = end(t, message_of(t, e->number), e);
+  if (e->state != GOCCL_TRACE_ENDED) {
+    __atomic_fetch_add(&c->others[e->state], 1, __ATOMIC_RELAXED);
+    return;
+  }
+  goccl_counter *n = goccl_counter_of(c, e->collective, e->algorithm);
+  __atomic_fetch_add(&n->operations, 1, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&n->bytes, e->bytes, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&n->ticks, ticks, __ATOMIC_RELAXED);
+  if (e->collective == GOCCL_TRACE_SEND && e->transports != 0)
+    __atomic_fetch_add(&c->carried[__builtin_ctz(e->transports)], e->bytes, __ATOMIC_RELAXED);
+}
+
+static uint32_t epoch_of(const goccl_record *r) {
+  return __atomic_load_n(&r->message.epoch, __ATOMIC_RELAXED);
+}
+
+int goccl_record_copy(const goccl_record *r, goccl_record *to) {
+  for (int tries = 0; tries < 2; tries++) {
+    uint64_t version = __atomic_load_n(&r->version, __ATOMIC_ACQUIRE);
+    if (version == 0) return 0;
+    uint64_t words[sizeof *r / 8];
+    for (size_t i = 0; i < sizeof words / 8; i++)
+      words[i] = __atomic_load_n((const uint64_t *)r + i, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    memcpy(to, words, sizeof words);
+    to->version = version;
+    if ((version & 0xff) != 0 && __atomic_load_n(&r->version, __ATOMIC_RELAXED) == version &&
+        epoch_of(r) == to->message.epoch)
+      return 1;
+  }
+  return -1;
+}
+
+unsigned goccl_records_copy(const goccl_record *ring, unsigned n, goccl_record *to,
+                            unsigned *missed) {
+  unsigned copied = 0;
+  for (unsigned i = 0; i < n; i++) {
+    int found = goccl_record_copy(&ring[i], &to[copied]);
+    if (found > 0) copied++;
+    if (found < 0) ++*missed;
+  }
+  return copied;
+}

@@ -1,0 +1,313 @@
+// Package trace keeps what the communicators of a process have done and do, so that people can see
+// it: `goccl ps`, metrics, the profiler, a trace file and the flight recorder read it.
+//
+// # Model
+//
+// A communicator has one [Trace], which outlives its epochs. It holds:
+//
+//   - Records. Each call has a [Record]: what it is, how large, when it was called, begun and
+//     ended, by which algorithm and transports, its state, and for whom it waited. The last 512
+//     collectives are kept, by sequence, and the last 256 sends and receives, by a number of their
+//     own. The records of collectives are also the order by which ranks compare their calls.
+//   - [Counters]: of calls by collective and algorithm, of bytes by transport, and of time that was
+//     waited for each peer.
+//   - [Group]: who the ranks are, of each of the last epochs.
+//
+// Times are in ticks: those of the CPU's counter where that can be trusted, which takes 9 to 20 ns
+// to read, else nanoseconds. A [Clock] makes times of them.
+//
+// Writers know none of the readers. They are the fast path in C, the engine of collectives and
+// package p2p: one at a time for each record, see [Trace.Queue]. Readers take no lock and stop no
+// writer: what is written meanwhile they leave out, and count. trace.h has the memory order.
+//
+// A [Registry] has the traces of a process's communicators.
+package trace
+
+/*
+#cgo CFLAGS: -O3 -Wall -Wextra -fvisibility=hidden
+#include "trace.h"
+#cgo noescape goccl_trace_queue
+#cgo nocallback goccl_trace_queue
+#cgo noescape goccl_trace_begin
+#cgo nocallback goccl_trace_begin
+#cgo noescape goccl_trace_end
+#cgo nocallback goccl_trace_end
+#cgo noescape goccl_trace_queue_message
+#cgo nocallback goccl_trace_queue_message
+#cgo noescape goccl_trace_begin_message
+#cgo nocallback goccl_trace_begin_message
+#cgo noescape goccl_trace_end_message
+#cgo nocallback goccl_trace_end_message
+#cgo noescape goccl_record_copy
+#cgo nocallback goccl_record_copy
+#cgo noescape goccl_records_copy
+#cgo nocallback goccl_records_copy
+*/
+import "C"
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/plan"
+)
+
+// How many records are kept.
+const (
+	Collectives = C.GOCCL_TRACE_COLLECTIVES
+	Messages    = C.GOCCL_TRACE_MESSAGES
+)
+
+// Trace is what a communicator has done and does. Its methods may be called from any goroutine,
+// unless they say otherwise.
+type Trace struct {
+	c      *C.goccl_trace
+	began  Moment
+	groups atomic.Pointer[[]Group]
+}
+
+// Group is who the ranks of an epoch are.
+type Group struct {
+	ID     uint64 // as in messages
+	Epoch  uint32
+	Name   string
+	Rank   int    // this one
+	Ranks  []int  // of each rank its number in the job
+	Failed string // why the epoch has failed; "": it has not
+}
+
+// groupsKept is of how many epochs a trace knows the ranks.
+const groupsKept = 8
+
+// retired is memory of traces that have ended. A fast path, in C, may still lead to it.
+var retired struct {
+	sync.Mutex
+	free []*C.goccl_trace
+}
+
+const bytes = int(unsafe.Sizeof(C.goccl_trace{}))
+
+// New makes a trace.
+func New() (*Trace, error) {
+	c, err := memory()
+	if err != nil {
+		return nil, err
+	}
+	if countsTicks() {
+		c.counter = 1
+	}
+	t := &Trace{c: c}
+	t.began = t.now()
+	t.groups.Store(new([]Group))
+	runtime.AddCleanup(t, retire, c)
+	return t, nil
+}
+
+// memory returns zero memory, of which only what is used takes any.
+func memory() (*C.goccl_trace, error) {
+	retired.Lock()
+	defer retired.Unlock()
+	if n := len(retired.free); n > 0 {
+		var c *C.goccl_trace
+		c, retired.free = retired.free[n-1], retired.free[:n-1]
+		return c, nil
+	}
+	m, err := unix.MmapPtr(-1, 0, nil, uintptr(bytes), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, fmt.Errorf("%d bytes for what a communicator does: %w", bytes, err)
+	}
+	return (*C.goccl_trace)(m), nil
+}
+
+func retire(c *C.goccl_trace) {
+	if unix.Madvise(unsafe.Slice((*byte)(unsafe.Pointer(c)), bytes), unix.MADV_DONTNEED) != nil {
+		return // it is locked in memory: another one is mapped
+	}
+	retired.Lock()
+	defer retired.Unlock()
+	retired.free = append(retired.free, c)
+}
+
+// countsTicks reports whether ticks are those of the CPU's counter: it goes on at one rate, and the
+// kernel trusts it to be the same on all CPUs.
+var countsTicks = sync.OnceValue(func() bool {
+	if C.goccl_trace_invariant() == 0 {
+		return false
+	}
+	source, err := os.ReadFile("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+	trusted := []string{"tsc", "kvm-clock", "arch_sys_counter"}
+	return err == nil && slices.Contains(trusted, strings.TrimSpace(string(source)))
+})
+
+// C is the trace as package exec knows it: a goccl_trace. It lives as long as the trace.
+func (t *Trace) C() unsafe.Pointer { return unsafe.Pointer(t.c) }
+
+// Enter tells of the group of the epoch that begins. Via tells what joins this rank to each. It is
+// called while nobody writes.
+func (t *Trace) Enter(g Group, via []Transport) {
+	t.c.group, t.c.epoch = C.uint64_t(g.ID), C.uint32_t(g.Epoch)
+	for peer := range min(len(via), len(t.c.transports)) {
+		t.c.transports[peer] = C.uint8_t(via[peer])
+	}
+	for i := range t.c.counters {
+		clear(t.c.counters[i].waits[:min(len(via), len(t.c.transports))])
+	}
+	groups := *t.groups.Load()
+	groups = append(slices.Clone(groups[max(0, len(groups)-groupsKept+1):]), g)
+	t.groups.Store(&groups)
+}
+
+// Fail tells why the present epoch has failed. It is called while nobody enters another.
+func (t *Trace) Fail(why string) {
+	groups := slices.Clone(*t.groups.Load())
+	if n := len(groups); n > 0 {
+		groups[n-1].Failed = why
+		t.groups.Store(&groups)
+	}
+}
+
+// Groups are those of the last epochs, the present one last.
+func (t *Trace) Groups() []Group { return *t.groups.Load() }
+
+// Transport is what joins this rank to a peer of the present epoch.
+func (t *Trace) Transport(peer int) Transport {
+	if peer < 0 || peer >= len(t.c.transports) {
+		return Self
+	}
+	return Transport(t.c.transports[peer])
+}
+
+// Queue notes a collective, by the sequence of its message: one that was called, refused, or
+// side-stepped. Calls of Queue come one at a time, and with nobody in the fast path. Begin and End
+// may come at the same time, of other collectives.
+func (t *Trace) Queue(m *plan.Message, s State) {
+	c := toC(m)
+	C.goccl_trace_queue(t.c, &c, C.unsigned(s))
+}
+
+// SetBytes tells how large the collective is that was queued last.
+func (t *Trace) SetBytes(sequence, bytes uint64) {
+	r := &t.c.collectives[sequence%Collectives]
+	atomic.StoreUint64((*uint64)(&r.bytes), bytes)
+}
+
+// Record is where package exec notes the waits of a collective: a goccl_record.
+func (t *Trace) Record(sequence uint64) unsafe.Pointer {
+	return unsafe.Pointer(&t.c.collectives[sequence%Collectives])
+}
+
+// Begin notes that a collective begins, on this thread. One that has begun goes on.
+func (t *Trace) Begin(sequence uint64) { C.goccl_trace_begin(t.c, C.uint64_t(sequence)) }
+
+// Ending is the end of a call.
+type Ending struct {
+	State      State
+	Algorithm  plan.Algorithm
+	Transports Transports
+	Bytes      uint64
+}
+
+func (e *Ending) c(number uint64, c uint8) C.goccl_trace_ending {
+	return C.goccl_trace_ending{number: C.uint64_t(number), bytes: C.uint64_t(e.Bytes),
+		algorithm: C.uint32_t(e.Algorithm), transports: C.uint32_t(e.Transports),
+		collective: C.uint8_t(c), state: C.uint8_t(e.State)}
+}
+
+// End notes that a collective has ended. Calls of End come one at a time.
+func (t *Trace) End(m *plan.Message, e Ending) {
+	c := e.c(m.Sequence, m.Collective)
+	C.goccl_trace_end(t.c, &c)
+}
+
+// Message is a send or receive that is being noted. The zero one is not.
+type Message struct {
+	t          *Trace
+	number     uint64
+	collective uint8
+}
+
+// QueueMessage notes a send or receive. Its message needs no more than what the call says: root is
+// the peer, and digest the tag. It is called with nobody in the gate of sends in C.
+func (t *Trace) QueueMessage(m plan.Message, bytes uint64) Message {
+	m.Group, m.Epoch = uint64(t.c.group), uint32(t.c.epoch)
+	c := toC(&m)
+	number := C.goccl_trace_queue_message(t.c, &c, C.uint64_t(bytes))
+	return Message{t, uint64(number), m.Collective}
+}
+
+// Begin notes that the message begins to move, from or to a peer.
+func (m Message) Begin(peer int) {
+	if m.t != nil {
+		C.goccl_trace_begin_message(m.t.c, C.uint64_t(m.number), C.int32_t(peer))
+	}
+}
+
+// End notes that the message has ended.
+func (m Message) End(e Ending) {
+	if m.t != nil {
+		c := e.c(m.number, m.collective)
+		C.goccl_trace_end_message(m.t.c, &c)
+	}
+}
+
+// Called is the message of a collective of the present epoch, as it was queued. Ok is false where
+// it is not kept any more. It is called while nobody queues.
+func (t *Trace) Called(sequence uint64) (m plan.Message, ok bool) {
+	r := &t.c.collectives[sequence%Collectives]
+	m = fromC(&r.message)
+	ok = sequence > 0 && m.Sequence == sequence && r.message.epoch == t.c.epoch
+	return m, ok
+}
+
+// Collective is the record of a collective of the present epoch. Ok is false where it is not kept,
+// or is being written.
+func (t *Trace) Collective(sequence uint64) (r Record, ok bool) {
+	var c C.goccl_record
+	if C.goccl_record_copy(&t.c.collectives[sequence%Collectives], &c) <= 0 {
+		return r, false
+	}
+	r = recordOf(&c)
+	return r, sequence > 0 && r.Number == sequence && r.Message.Epoch == uint32(t.c.epoch)
+}
+
+// ReadCollectives returns the records of collectives, in the order of their calls, and how many are
+// left out.
+func (t *Trace) ReadCollectives() (all []Record, missed int) { return read(t.c.collectives[:]) }
+
+// ReadMessages is ReadCollectives for sends and receives.
+func (t *Trace) ReadMessages() (all []Record, missed int) { return read(t.c.messages[:]) }
+
+func read(ring []C.goccl_record) (all []Record, missed int) {
+	copies := make([]C.goccl_record, len(ring))
+	var left C.unsigned
+	n := C.goccl_records_copy(&ring[0], C.unsigned(len(ring)), &copies[0], &left)
+	all = make([]Record, n)
+	for i := range all {
+		all[i] = recordOf(&copies[i])
+	}
+	slices.SortFunc(all, Record.compare)
+	return all, int(left)
+}
+
+func toC(m *plan.Message) C.goccl_message {
+	return C.goccl_message{group: C.uint64_t(m.Group), sequence: C.uint64_t(m.Sequence),
+		count: C.uint64_t(m.Count), digest: C.uint64_t(m.Digest), epoch: C.uint32_t(m.Epoch),
+		root: C.int32_t(m.Root), collective: C.uint8_t(m.Collective), dtype: C.uint8_t(m.DType),
+		op: C.uint8_t(m.Op), schedule: C.uint8_t(m.Schedule)}
+}
+
+func fromC(m *C.goccl_message) plan.Message {
+	return plan.Message{Group: uint64(m.group), Sequence: uint64(m.sequence), Count: uint64(m.count),
+		Digest: uint64(m.digest), Epoch: uint32(m.epoch), Root: int32(m.root),
+		Collective: uint8(m.collective), DType: uint8(m.dtype), Op: uint8(m.op),
+		Schedule: uint8(m.schedule)}
+}

@@ -777,14 +777,15 @@ goccl_result goccl_comm_load_checkpoint_async(goccl_comm comm, uint64_t *version
  * that is not there. Ranks need not agree: each gives a feed or none. A collective with one may
  * take longer than without. Sends and receives have none.
  *
- * Blocks are numbered as the call's inputs, or its outputs, are: 0 where there is one. The two
+ * Blocks are numbered as the call's inputs, or its outputs, are: 0 where there is one. The
  * functions are called by the thread that runs the collective, one at a time for a work, on any
  * thread of the process, and maybe before the call returns. They must not block, nor call anything
- * here, and take microseconds. Either may be NULL: inputs are there, or nobody is told of outputs.
- * Both may be called for the same bytes again: survivors run a collective once more. */
+ * here, and take microseconds. Each may be NULL: inputs are there, nobody is told of outputs, or
+ * blocks lie where the call says. The first two may be called for the same bytes again: survivors
+ * run a collective once more. */
 typedef struct {
   size_t struct_size; /* sizeof(goccl_feed) */
-  void *context;      /* given to both. Valid until the work has ended */
+  void *context;      /* given to all. Valid until the work has ended */
   /* The bytes [from, upto) of an input block are about to be read or, where it is an output, too,
    * to be written. Returns 1: they are there, and stay as they are until the work has ended. 0: not
    * yet; it is asked again, after 200 us at most. -1: they do not come, and `err`, of `err_size`
@@ -794,7 +795,25 @@ typedef struct {
   /* The bytes [from, upto) of an output block are final: nothing writes there any more. The library
    * may still read them. */
   void (*final)(void *context, int block, uint64_t from, uint64_t upto);
+  /* The library comes to a segment of the collective: the bytes [from, upto) of each block, as far
+   * as it reaches. It has done with all before. Segments come one after the other, and all but the
+   * last are equally long: GOCCL_SEGMENT_BYTES / blocks at most, where `blocks` is how many inputs
+   * or outputs there are, whichever are more; 4096 at least. An all-to-all and a program that is no
+   * collective are one segment. With a wire dtype these are the bytes of narrow elements, so that a
+   * segment has two or four times as many.
+   *
+   * in[i] and out[i] get the addresses of byte `from` of the blocks that this rank has; a broadcast
+   * has one input and one output, which are the same. Where two blocks of the call are the same
+   * memory these are, too; else they share none. The library reads and writes there until it asks
+   * for the next segment, or the work has ended. Returns 1, 0 or -1, as `need`, which comes after
+   * it, with bytes of whole blocks as ever. The addresses in the call itself are then names: they
+   * say what is the same memory, and nothing is read or written there. Refused where survivors
+   * complete collectives, as these may run once more from the first byte on. */
+  int (*segment)(void *context, uint64_t from, uint64_t upto, const void **in, void **out,
+                 char *err, size_t err_size);
 } goccl_feed;
+
+#define GOCCL_SEGMENT_BYTES (64 << 20)
 
 /* How a call is made; NULL asks for the defaults. */
 typedef struct {
@@ -834,7 +853,8 @@ typedef struct {
    * GOCCL_WIRE(GOCCL_BFLOAT16) or GOCCL_WIRE(GOCCL_FLOAT16), of a collective on GOCCL_FLOAT32 or
    * GOCCL_FLOAT64, and no send. The result is that of converting all buffers before the call, and
    * back after it, also on a rank that keeps its own part, and the same on all ranks. A rank may
-   * also give buffers of that dtype. It takes memory for narrow images of the buffers. Used of
+   * also give buffers of that dtype. It takes memory for narrow images of the buffers: of a
+   * segment, see goccl_feed, or of all of them where survivors complete collectives. Used of
    * recorded calls, too */
   int wire_dtype;
 } goccl_call;

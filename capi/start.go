@@ -16,6 +16,7 @@ import (
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/tune"
 )
 
 // commHandle is what a goccl_comm names.
@@ -303,7 +304,10 @@ func wireOf(how *C.goccl_call) (call.Wire, error) {
 }
 
 // leastFeed is what the first version of goccl_feed had to have.
-const leastFeed = unsafe.Sizeof(C.goccl_feed{})
+const leastFeed = unsafe.Offsetof(C.goccl_feed{}.segment)
+
+// The header's GOCCL_SEGMENT_BYTES is the length of segments.
+var _ [C.GOCCL_SEGMENT_BYTES]struct{} = [tune.SegmentBytes]struct{}{}
 
 // feedOf reads the feed of a call; nil: it has none.
 func feedOf(how *C.goccl_call) (*call.Feed, error) {
@@ -315,7 +319,8 @@ func feedOf(how *C.goccl_call) (*call.Feed, error) {
 		return nil, err
 	}
 	return &call.Feed{Context: f.context, Need: *(*unsafe.Pointer)(unsafe.Pointer(&f.need)),
-		Final: *(*unsafe.Pointer)(unsafe.Pointer(&f.final))}, nil
+		Final:   *(*unsafe.Pointer)(unsafe.Pointer(&f.final)),
+		Segment: *(*unsafe.Pointer)(unsafe.Pointer(&f.segment))}, nil
 }
 
 // record reads how a call is to be made that is recorded in a batch. All else the end of that says.

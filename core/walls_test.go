@@ -38,7 +38,7 @@ var packages = []packageRule{
 		"bootstrap/etcd logs internal/interfaces internal/printable", false},
 	{"endpoint", "roster exec address transport logs", false},
 	{"collective", "work call tune program fault plan reduce reduce/kernel exec trace", false},
-	{"wire", "call fault plan reduce reduce/kernel", false},
+	{"wire", "tune call fault plan reduce reduce/kernel", false},
 	{"p2p", "work membership tune call fault plan reduce exec trace transport " +
 		"internal/serial", false},
 	{"channel", "work memory fault exec transport internal/seal internal/serial", false},

@@ -33,24 +33,25 @@ func some(rank, block, n int) []float32 {
 	return f
 }
 
-// blocksOf are a rank's blocks on one side of a collective, of n elements each.
-func blocksOf(c plan.Collective, rank, size, n int, input bool) (lengths []int, used bool) {
-	count := 1
+// blocksOf are a rank's blocks on one side of a collective, of which that of each rank has so many
+// elements.
+func blocksOf(c plan.Collective, rank int, counts []int, input bool) (lengths []int, used bool) {
+	lengths = counts[rank : rank+1]
 	switch c {
 	case plan.AllGather, plan.Gather:
 		if !input {
-			count = size
+			lengths = counts
 		}
 	case plan.ReduceScatter, plan.Scatter:
 		if input {
-			count = size
+			lengths = counts
 		}
 	case plan.AllToAll:
-		count = size
+		lengths = counts
 	}
-	o := Operation{Collective: c, Root: size - 1}
+	o := Operation{Collective: c, Root: len(counts) - 1}
 	in, out := o.Uses(rank)
-	return slices.Repeat([]int{n}, count), in && input || out && !input
+	return lengths, in && input || out && !input
 }
 
 // twoDTypes is an operation of float32, and the same one of bfloat16.
@@ -61,11 +62,15 @@ type twoDTypes struct {
 }
 
 func wirePair(c plan.Collective, rank, size, n int, inPlace bool) *twoDTypes {
+	return wirePairOf(c, rank, slices.Repeat([]int{n}, size), inPlace)
+}
+
+func wirePairOf(c plan.Collective, rank int, counts []int, inPlace bool) *twoDTypes {
 	p := &twoDTypes{}
-	p.wide = Operation{Collective: c, DType: reduce.Float32, Root: size - 1,
+	p.wide = Operation{Collective: c, DType: reduce.Float32, Root: len(counts) - 1,
 		Wire: call.As(reduce.BFloat16)}
-	ins, reads := blocksOf(c, rank, size, n, true)
-	outs, writes := blocksOf(c, rank, size, n, false)
+	ins, reads := blocksOf(c, rank, counts, true)
+	outs, writes := blocksOf(c, rank, counts, false)
 	for i, n := range ins {
 		p.wide.InCounts = append(p.wide.InCounts, uint64(n))
 		if reads {
@@ -82,8 +87,16 @@ func wirePair(c plan.Collective, rank, size, n int, inPlace bool) *twoDTypes {
 		if writes {
 			p.out = append(p.out, make([]float32, n))
 			p.narrowTo = append(p.narrowTo, make([]uint16, n))
-			if (inPlace || c == plan.Broadcast) && len(ins) == len(outs) && reads {
-				p.out[i], p.narrowTo[i] = p.in[i], p.narrowIn[i]
+			from := i // the input in its place
+			switch {
+			case c == plan.ReduceScatter:
+				from = rank
+			case c == plan.AllGather && i == rank:
+				from = 0
+			}
+			if (inPlace || c == plan.Broadcast) && reads && from < len(ins) &&
+				(c != plan.AllGather || i == rank) {
+				p.out[i], p.narrowTo[i] = p.in[from], p.narrowIn[from]
 			}
 		}
 	}
@@ -131,7 +144,7 @@ func TestWireDType(t *testing.T) {
 						if testing.Short() && size == 5 && n > 1000 {
 							continue
 						}
-						for _, inPlace := range []bool{false, c == plan.AllReduce || c == plan.Reduce} {
+						for _, inPlace := range []bool{false, c < plan.Gather && c != plan.Broadcast} {
 							w.each(func(rank int) error {
 								p := wirePair(c, rank, size, n, inPlace)
 								return errors.Join(run(w.comms[rank], p.narrow), run(w.comms[rank], p.wide),
@@ -142,6 +155,30 @@ func TestWireDType(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// What is longer than a segment has the same bits: images are used for one segment after the other.
+func TestWireDTypeOfSegments(t *testing.T) {
+	for _, c := range []struct {
+		collective plan.Collective
+		counts     []int
+		inPlace    bool
+		transport  string
+	}{
+		{plan.AllReduce, []int{34 << 20, 34 << 20}, true, "shm"},
+		{plan.Broadcast, []int{34 << 20, 34 << 20}, true, "shm"},
+		{plan.ReduceScatter, []int{17 << 20, 1000}, false, "shm"},
+		{plan.AllGather, []int{12 << 20, 5, 3 << 20}, true, "shm"},
+		{plan.AllGather, []int{12 << 20, 5, 3 << 20}, false, "tcp"},
+	} {
+		t.Run(fmt.Sprint(c.collective, c.counts, c.inPlace, c.transport), func(t *testing.T) {
+			w := newWorld(t, c.transport, len(c.counts), time.Minute)
+			w.each(func(rank int) error {
+				p := wirePairOf(c.collective, rank, c.counts, c.inPlace)
+				return errors.Join(run(w.comms[rank], p.narrow), run(w.comms[rank], p.wide), p.compare())
+			})
+		})
 	}
 }
 

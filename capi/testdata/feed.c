@@ -1,5 +1,6 @@
 /* Tests of the program abi: feeds, and what they are used for. */
 #include <pthread.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "abi.h"
@@ -57,7 +58,7 @@ static void fed(goccl_comm comm, int rank, int size) {
   int32_t *out = calloc(COUNT, sizeof *out);
   for (int way = 0; way < 3; way++) {
     feed f = begin(rank);
-    goccl_feed how = {sizeof how, &f, need, final};
+    goccl_feed how = {.struct_size = sizeof how, .context = &f, .need = need, .final = final};
     goccl_call call = {.struct_size = sizeof call, .feed = rank == 0 ? &how : NULL};
     const int32_t *in = rank == 0 ? f.in : f.data;
     pthread_t producer;
@@ -92,7 +93,7 @@ static void fed(goccl_comm comm, int rank, int size) {
 static void failing(goccl_comm comm, int rank, int size) {
   feed f = begin(rank);
   f.fails = "the disk is full";
-  goccl_feed how = {sizeof how, &f, need, final};
+  goccl_feed how = {.struct_size = sizeof how, .context = &f, .need = need, .final = final};
   goccl_call call = {.struct_size = sizeof call, .feed = rank == size - 1 ? &how : NULL};
   int32_t *out = calloc(COUNT, sizeof *out);
   REFUSED(GOCCL_SYSTEM, "the disk is full",
@@ -162,14 +163,99 @@ static void test_wire_refusals(void) {
   OK(goccl_comm_destroy(comm));
 }
 
+enum { LONG = 36 << 20 }; /* numbers: more than a segment of them, and of their narrow form */
+
+/* Memory for a segment at a time, which has numbers of 0 to 63, and is checked when it is over. */
+typedef struct {
+  float *in, *out;
+  uint64_t from, upto; /* bytes that it is of */
+  uint64_t most;       /* bytes of the longest segment */
+  int rank, size, refusals;
+} segments;
+
+static void fill(segments *s) {
+  for (uint64_t i = s->from / 4; i < s->upto / 4; i++)
+    s->in[i - s->from / 4] = (float)((i + (uint64_t)s->rank) % 64);
+}
+
+static void check(const segments *s) {
+  for (uint64_t i = s->from / 4; i < s->upto / 4; i++) {
+    float sum = 0;
+    for (int rank = 0; rank < s->size; rank++) sum += (float)((i + (uint64_t)rank) % 64);
+    if (s->out[i - s->from / 4] != sum)
+      FAIL("number %zu is %g", (size_t)i, s->out[i - s->from / 4]);
+  }
+}
+
+static int next_segment(void *context, uint64_t from, uint64_t upto, const void **in, void **out,
+                        char *err, size_t err_size) {
+  segments *s = context;
+  if (s->refusals < 3) return s->refusals++, 0;
+  s->refusals = 0;
+  TRUE(from == s->upto && from < upto && err != NULL && err_size > 0);
+  check(s);
+  s->from = from, s->upto = upto;
+  if (s->most == 0) s->most = upto;
+  TRUE(upto - from <= s->most);
+  fill(s);
+  *in = s->in;
+  *out = s->out;
+  return 1;
+}
+
+/* Bytes of whole blocks are needed, and of the present segment. */
+static int need_segment(void *context, int block, uint64_t from, uint64_t upto, char *err,
+                        size_t err_size) {
+  const segments *s = context;
+  TRUE(block == 0 && s->from <= from && upto <= s->upto && err != NULL && err_size > 0);
+  return 1;
+}
+
+static int no_memory(void *context, uint64_t from, uint64_t upto, const void **in, void **out,
+                     char *err, size_t err_size) {
+  (void)context, (void)from, (void)upto, (void)in, (void)out;
+  snprintf(err, err_size, "there is no memory");
+  return -1;
+}
+
+/* A call of which only a segment has memory at a time: its addresses are names. In place, or not,
+ * and as another dtype. */
+static void segmented(goccl_comm comm, int rank, int size) {
+  char *names = mmap(NULL, 8 * (size_t)LONG, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  TRUE(names != MAP_FAILED);
+  for (int way = 0; way < 3; way++) {
+    const uint64_t most = way == 2 ? 2 * GOCCL_SEGMENT_BYTES : GOCCL_SEGMENT_BYTES;
+    segments s = {.in = malloc(most), .rank = rank, .size = size};
+    s.out = way == 1 ? malloc(most) : s.in;
+    goccl_feed how = {
+        .struct_size = sizeof how, .context = &s, .need = need_segment, .segment = next_segment};
+    goccl_call call = {.struct_size = sizeof call,
+                       .feed = &how,
+                       .wire_dtype = way == 2 ? GOCCL_WIRE(GOCCL_BFLOAT16) : 0};
+    OK(goccl_allreduce(comm, names, way == 1 ? names + 4 * (size_t)LONG : names, LONG,
+                       GOCCL_FLOAT32, GOCCL_SUM, NULL, &call, NULL));
+    check(&s);
+    TRUE(s.upto == 4 * (uint64_t)LONG && s.most == most);
+    if (s.out != s.in) free(s.out);
+    free(s.in);
+  }
+  munmap(names, 8 * (size_t)LONG);
+  goccl_feed how = {.struct_size = sizeof how, .segment = no_memory};
+  goccl_call call = {.struct_size = sizeof call, .feed = rank == size - 1 ? &how : NULL};
+  int x = 1;
+  REFUSED(GOCCL_SYSTEM, "there is no memory",
+          goccl_allreduce(comm, &x, &x, 1, GOCCL_INT32, GOCCL_SUM, NULL, &call, NULL));
+}
+
 void test_feeds(void) {
+  on_ranks(2, PATIENCE, NULL, segmented);
   for (int size = 1; size <= 3; size++) on_ranks(size, PATIENCE, NULL, wired);
   test_wire_refusals();
   for (int size = 1; size <= 3; size++) on_ranks(size, PATIENCE, NULL, fed);
   on_ranks(3, PATIENCE, NULL, failing);
   goccl_comm comm = alone();
   feed f = begin(0);
-  goccl_feed how = {sizeof how, &f, need, final};
+  goccl_feed how = {.struct_size = sizeof how, .context = &f, .need = need, .final = final};
   goccl_call call = {.struct_size = sizeof call, .feed = &how};
   int x = 0;
   REFUSED(GOCCL_INVALID_ARGUMENT, "a feed is given",
@@ -186,4 +272,12 @@ void test_feeds(void) {
           goccl_group_end(comm, &call, NULL));
   OK(goccl_comm_destroy(comm));
   end(&f);
+  /* Survivors may begin anew. */
+  goccl_config config = {
+      .struct_size = sizeof config, .rank = 0, .size = 1, .recovery = "survivors"};
+  OK(goccl_comm_init(&comm, &config));
+  how = (goccl_feed){.struct_size = sizeof how, .segment = no_memory};
+  REFUSED(GOCCL_INVALID_ARGUMENT, "the feed has `segment`",
+          goccl_allreduce(comm, &x, &x, 1, GOCCL_INT32, GOCCL_SUM, NULL, &call, NULL));
+  OK(goccl_comm_destroy(comm));
 }

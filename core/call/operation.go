@@ -104,9 +104,9 @@ func (o *Operation) WireDType(group Wire) reduce.DType {
 // Feed is how the inputs of an operation come, and its outputs go, while it runs. It has functions
 // in C, nil ones too: see goccl_feed.
 type Feed struct {
-	Context     unsafe.Pointer
-	Need, Final unsafe.Pointer
-	Kept        unsafe.Pointer // of an exec.Kept; nil: no input is kept
+	Context              unsafe.Pointer
+	Need, Final, Segment unsafe.Pointer
+	Kept                 unsafe.Pointer // of an exec.Kept; nil: no input is kept
 }
 
 // Programs says whether a program runs an operation that the group has registered.

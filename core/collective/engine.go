@@ -72,7 +72,7 @@ type Outcome struct {
 
 // Input is what a feed has not brought yet.
 type Input struct {
-	Block      int
+	Block      int   // -1: it is the memory of all blocks, inputs and outputs
 	From, Upto int64 // bytes of the block
 }
 
@@ -233,6 +233,7 @@ func (e *Engine) beginSegment(p *work.Part) *fault.Error {
 	if err := e.run.Begin(compiled, s.Offset); err != nil {
 		return fault.From(err, fault.ErrSystem, "%s", call.Describe(p.Message))
 	}
+	e.run.Locate(s.Upto)
 	return nil
 }
 

@@ -44,8 +44,13 @@ func (e *Epoch) timeoutError(w *work.Work, m plan.Message, in *collective.Input)
 	head := fmt.Sprintf("%s: timeout after %v on %s", e.runner.title(m, true), w.Timeout(),
 		e.Members.Names(e.Rank))
 	if in != nil {
-		return e.Members.Errorf(fault.ErrTimeout, "%s: its input is not there yet: bytes %d to %d of "+
-			"block %d", head, in.From, in.Upto, in.Block).During(m.Name(), m.Sequence).Blaming(e.Rank)
+		what := fmt.Sprintf("its input is not there yet: bytes %d to %d of block %d", in.From, in.Upto,
+			in.Block)
+		if in.Block < 0 {
+			what = fmt.Sprintf("there is no memory yet for bytes %d to %d of its blocks", in.From, in.Upto)
+		}
+		return e.Members.Errorf(fault.ErrTimeout, "%s: %s", head, what).
+			During(m.Name(), m.Sequence).Blaming(e.Rank)
 	}
 	missing, behind := e.ask(m.Sequence)
 	var parts []string

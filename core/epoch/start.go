@@ -63,11 +63,22 @@ func (e *Epoch) narrow(operations []call.Operation) (*wire.Images, error) {
 		return nil, nil
 	}
 	for i := range operations {
-		if err := operations[i].Check(e.Rank, e.Size()); err != nil {
+		if err := e.check(&operations[i]); err != nil {
 			return nil, err
 		}
 	}
-	return wire.Narrow(operations, e.Rank, e.wire)
+	return wire.Narrow(operations, e.Rank, e.wire, e.Recovers())
+}
+
+// check refuses what this rank must not ask for. Survivors may run a collective once more, from its
+// first byte on.
+func (e *Epoch) check(op *call.Operation) error {
+	if op.Feed != nil && op.Feed.Segment != nil && e.Recovers() {
+		return fault.Errorf(fault.ErrInvalidArgument, "%v: the feed has `segment`: allowed are those "+
+			"without where survivors complete collectives (recovery %q)", op.Collective,
+			e.config.Settings.Recovery)
+	}
+	return op.Check(e.Rank, e.Size())
 }
 
 // start is Start of operations that are carried as they are. It calls `ended`, where that is no
@@ -157,7 +168,7 @@ func (e *Epoch) prepare(o Options, operations []call.Operation) (*work.Work, err
 	w.SetContributors(e.Size())
 	for i := range operations {
 		op := &operations[i]
-		if err := op.Check(e.Rank, e.Size()); err != nil {
+		if err := e.check(op); err != nil {
 			return nil, err
 		}
 		if !op.PointToPoint() {

@@ -706,17 +706,33 @@ static int hear(goccl_lane *lane, goccl_run_state *run) {
   return GOCCL_RUN_DONE;
 }
 
-/* Naps between two looks for an input, which rings no bell: each is twice as long as the last. */
+/* Asks the feed for the input of a step; NULL: where the blocks of the plan lie. */
+static int ask(goccl_run_state *run, const goccl_step *step) {
+  const goccl_run_feed *feed = &run->feed;
+  char *error = run->feed_error;
+  error[0] = 0;
+  int there = 1;
+  if (step == NULL) {
+    there = feed->segment(feed->context, (uint64_t)run->offset, run->upto, run->in, run->out, error,
+                          GOCCL_FEED_ERROR);
+  } else if (feed->need != NULL) {
+    const goccl_ref *input = run->plan->sources + step->first_source;
+    uint64_t from = (uint64_t)(run->offset + input->offset);
+    there = feed->need(feed->context, input->block, from, from + (uint64_t)step->bytes, error,
+                       GOCCL_FEED_ERROR);
+  }
+  error[GOCCL_FEED_ERROR - 1] = 0;
+  return there;
+}
+
+/* Naps between two questions to a feed, which rings no bell: each is twice as long as the last. */
 enum { FEED_SPIN = 20000, FEED_NAP = 20000, FEED_NAP_MOST = 200000 };
 
-/* Waits until the input of a step is there. A stop rings the bell. */
-static int await_input(goccl_lane *lane, goccl_run_state *run, const goccl_step *step,
-                       const goccl_ref *input, uint64_t until) {
-  const goccl_run_feed *feed = &run->feed;
-  uint64_t from = (uint64_t)(run->offset + input->offset), upto = from + (uint64_t)step->bytes;
+/* Asks the feed until it says yes. A stop rings the bell. */
+static int await_feed(goccl_lane *lane, goccl_run_state *run, const goccl_step *step,
+                      uint64_t until) {
   uint64_t began = 0, nap = FEED_NAP;
   int result = GOCCL_RUN_UNFED, counted = 0;
-  post(lane, run); /* what peers put meanwhile goes where it belongs */
   for (;;) {
     uint32_t value = __atomic_load_n(&lane->bell->value, __ATOMIC_SEQ_CST);
     int r = leaves(lane, run);
@@ -724,13 +740,8 @@ static int await_input(goccl_lane *lane, goccl_run_state *run, const goccl_step 
       result = r;
       break;
     }
-    run->feed_error[0] = 0;
-    int there = 1;
-    if (feed->need != NULL)
-      there =
-          feed->need(feed->context, input->block, from, upto, run->feed_error, GOCCL_FEED_ERROR);
+    int there = ask(run, step);
     if (there != 0) {
-      run->feed_error[GOCCL_FEED_ERROR - 1] = 0;
       result = there > 0 ? GOCCL_RUN_DONE : GOCCL_RUN_FEED_FAILED;
       break;
     }
@@ -759,6 +770,16 @@ static int await_input(goccl_lane *lane, goccl_run_state *run, const goccl_step 
   }
   if (counted) __atomic_fetch_sub(&lane->bell->sleepers, 1, __ATOMIC_SEQ_CST);
   return result;
+}
+
+/* Has the feed say where the plan's blocks lie: from `offset` on, which all places have added. */
+static int locate(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
+  int r = await_feed(lane, run, NULL, until);
+  if (r != GOCCL_RUN_DONE) return r;
+  for (uint8_t **block = run->in; block < (uint8_t **)run->operands; block++)
+    *block = (uint8_t *)((uintptr_t)*block - (uintptr_t)run->offset);
+  run->upto = 0;
+  return GOCCL_RUN_DONE;
 }
 
 /* Keeps what has come of an input that is to be overwritten. */
@@ -805,6 +826,13 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
     if (plan->n_steps > 0 && is_direct(&plan->steps[0]) && !can_expose(lane, run))
       return GOCCL_RUN_INDIRECT;
     begin(lane, run);
+    if (run->upto != 0) {
+      int r = locate(lane, run, until);
+      if (r != GOCCL_RUN_DONE) {
+        run->begun = 0;
+        return r;
+      }
+    }
   }
   for (; run->step < plan->n_steps; run->step++) {
     const goccl_step *step = &plan->steps[run->step];
@@ -979,7 +1007,8 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         break;
       }
       case OP_NEED: {
-        int r = await_input(lane, run, step, source, until);
+        post(lane, run); /* what peers put meanwhile goes where it belongs */
+        int r = await_feed(lane, run, step, until);
         if (r != GOCCL_RUN_DONE) return r;
         r = keep(run, step, source);
         if (r != GOCCL_RUN_DONE) return r;

@@ -283,6 +283,8 @@ typedef struct {
   int (*need)(void *context, int block, uint64_t from, uint64_t upto, char *error,
               size_t error_size);
   void (*final)(void *context, int block, uint64_t from, uint64_t upto);
+  int (*segment)(void *context, uint64_t from, uint64_t upto, uint8_t **in, uint8_t **out,
+                 char *error, size_t error_size);
   goccl_kept *kept; /* NULL: no input is kept */
 } goccl_run_feed;
 
@@ -298,8 +300,10 @@ typedef struct {
   uint8_t **peer_in; /* what peers expose, by peer */
   uint8_t **peer_out;
   uint8_t *scratch;
-  void **operands;             /* room for a source and a destination a rank */
-  int64_t offset;              /* added to every place in `in` and `out` */
+  void **operands; /* room for a source and a destination a rank */
+  int64_t offset;  /* added to every place in `in` and `out` */
+  uint64_t upto;   /* the plan moves bytes of blocks from `offset` up to it, of which the feed is to
+                      say where they lie; 0: that is known */
   const goccl_kernel *kernels; /* by stage */
   double factor[2];            /* as kernels read it */
   goccl_message message;       /* this rank's; bytes and total are set for GOCCL_RUN_PUT only */
@@ -344,8 +348,9 @@ enum {
                            thing */
   GOCCL_RUN_VIOLATION,  /* the peer exposes what it does not have, or has sent less than it says */
   GOCCL_RUN_UNREADABLE, /* the memory that the peer offers cannot be read */
-  GOCCL_RUN_UNFED,      /* as BLOCKED: an input is not there yet */
-  GOCCL_RUN_FEED_FAILED /* an input does not come: feed_error */
+  GOCCL_RUN_UNFED,      /* as BLOCKED: an input is not there yet, or, of a plan that has not begun,
+                           the memory of its blocks */
+  GOCCL_RUN_FEED_FAILED /* it does not come: feed_error */
 };
 
 _Static_assert(offsetof(goccl_run_state, digest) ==

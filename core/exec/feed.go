@@ -23,11 +23,12 @@ import (
 )
 
 // Feed is how the inputs of an operation come, and its outputs go, while its plan runs. Its
-// functions are those of goccl_run_feed; a nil one: inputs are there, or nobody is told of outputs.
+// functions are those of goccl_run_feed. A nil one: inputs are there, nobody is told of outputs, or
+// blocks lie where the operation says.
 type Feed struct {
-	Context     unsafe.Pointer
-	Need, Final unsafe.Pointer // functions in C
-	Kept        unsafe.Pointer // of a [Kept]; nil: no input is kept
+	Context              unsafe.Pointer
+	Need, Final, Segment unsafe.Pointer // functions in C
+	Kept                 unsafe.Pointer // of a [Kept]; nil: no input is kept
 }
 
 // Feeder is a feed in Go. Its methods are called by the thread that runs the collective, one at a
@@ -97,7 +98,16 @@ func (r *Run) feed(f *Feed) {
 	r.c.feed.context = f.Context
 	*(*unsafe.Pointer)(unsafe.Pointer(&r.c.feed.need)) = f.Need
 	*(*unsafe.Pointer)(unsafe.Pointer(&r.c.feed.final)) = f.Final
+	*(*unsafe.Pointer)(unsafe.Pointer(&r.c.feed.segment)) = f.Segment
 	r.c.feed.kept = (*C.goccl_kept)(f.Kept)
+}
+
+// Locate has the feed say, before the first step of the plan that begins, where the bytes of blocks
+// lie, from the plan's offset up to another one. Without such a feed that is known.
+func (r *Run) Locate(upto int64) {
+	if r.c.feed.segment != nil {
+		r.c.upto = C.uint64_t(upto)
+	}
 }
 
 // Deliver tells a feed that an output block, of so many bytes, is final.
@@ -162,8 +172,12 @@ func (k *Kept) Free() {
 // FeedError is why an input does not come.
 func (r *Run) FeedError() string { return C.GoString(&r.c.feed_error[0]) }
 
-// Unfed is the input that the present step waits for: bytes of a block.
+// Unfed is the input that the present step waits for: bytes of a block. Of all blocks it is -1: the
+// memory of the plan's is waited for.
 func (r *Run) Unfed() (block int, from, upto int64) {
+	if r.c.begun == 0 {
+		return -1, int64(r.c.offset), int64(r.c.upto)
+	}
 	s := r.stepNow()
 	ref := unsafe.Slice(r.c.plan.sources, s.first_source+1)[s.first_source]
 	from = int64(r.c.offset) + int64(ref.offset)

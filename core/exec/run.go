@@ -200,9 +200,9 @@ const (
 	Violation Status = C.GOCCL_RUN_VIOLATION
 	// What Peer offers cannot be read: GetError.
 	Unreadable Status = C.GOCCL_RUN_UNREADABLE
-	// As Blocked: an input is not there yet, see Unfed.
+	// As Blocked: an input is not there yet, or the memory of blocks: see Unfed.
 	WaitsForInput Status = C.GOCCL_RUN_UNFED
-	InputFailed   Status = C.GOCCL_RUN_FEED_FAILED // an input does not come: FeedError
+	InputFailed   Status = C.GOCCL_RUN_FEED_FAILED // it does not come: FeedError
 )
 
 // Run is the state of one plan's run on a lane. It can be left and taken up again, by another
@@ -295,9 +295,8 @@ func (r *Run) Begin(p *Compiled, offset int64) error {
 		}
 		r.held = p.Scratch
 	}
-	r.c.plan, r.c.begun, r.c.step, r.c.post, r.c.advertising, r.c.news, r.c.offset = p.c, 0, 0, 0, 0,
-		0,
-		C.int64_t(offset)
+	r.c.plan, r.c.begun, r.c.step, r.c.post, r.c.advertising, r.c.news = p.c, 0, 0, 0, 0, 0
+	r.c.offset, r.c.upto = C.int64_t(offset), 0
 	return nil
 }
 

@@ -28,7 +28,7 @@ func AllToAllPeaks(
 	if !ports {
 		t.Sharing = ranks
 	}
-	o := Options{Schedule: schedule, LongMost: segmentBytes}
+	o := Options{Schedule: schedule, LongMost: SegmentBytes}
 	if ports {
 		o.Ports = slices.Repeat([]bool{true}, ranks)
 	}

@@ -50,9 +50,10 @@ const (
 	// cache: see pipe.h.
 	pipeBudget             = 2 << 20
 	largestPipe, leastPipe = 1 << 20, 16 << 10
-	// segmentBytes is how much of an operation one plan moves: it bounds the length of plans.
-	segmentBytes = 64 << 20
 )
+
+// SegmentBytes is how much of an operation one plan moves: it bounds the length of plans.
+const SegmentBytes = 64 << 20
 
 // Shape is how a rank's communicator moves data.
 type Shape struct {
@@ -211,8 +212,8 @@ func (s *Shape) Params(op *call.Operation) plan.Params {
 // Segment is a plan that moves a part of an operation, by a builder of package plan or as a program
 // says.
 type Segment struct {
-	Params plan.Params
-	Offset int64 // of the part in each block, in bytes
+	Params       plan.Params
+	Offset, Upto int64 // bytes of each block that are the part, as far as it reaches
 }
 
 // Segments cuts an operation into plans of bounded length, all by a program, or where that is nil
@@ -232,21 +233,28 @@ func (s *Shape) Segments(op *call.Operation, by *program.Checked) []Segment {
 
 // cut cuts an operation into plans of bounded length.
 func cut(op *call.Operation, p plan.Params) []Segment {
-	most := int64(op.Largest())
-	blocks := max(len(p.InBytes), len(p.OutBytes), 1)
-	step := max(int64(segmentBytes)/int64(blocks)&^4095, 4096)
-	// With splits only a pair knows how much it moves, so the ranks could not agree on segments. Of
-	// Custom any chunk may go anywhere.
-	if most <= step || op.Collective == plan.AllToAll || op.Collective == plan.Custom {
-		return []Segment{{Params: p}}
+	most, step := int64(op.Largest()), SegmentOf(op)
+	if most <= step {
+		return []Segment{{p, 0, most}}
 	}
 	var all []Segment
 	for offset := int64(0); offset < most; offset += step {
 		q := p
 		q.InBytes, q.OutBytes = clip(p.InBytes, offset, step), clip(p.OutBytes, offset, step)
-		all = append(all, Segment{q, offset})
+		all = append(all, Segment{q, offset, min(offset+step, most)})
 	}
 	return all
+}
+
+// SegmentOf is how many bytes of each block of an operation one plan moves at most.
+func SegmentOf(op *call.Operation) int64 {
+	// With splits only a pair knows how much it moves, so the ranks could not agree on segments. Of
+	// Custom any chunk may go anywhere.
+	if op.Collective == plan.AllToAll || op.Collective == plan.Custom {
+		return int64(op.Largest())
+	}
+	blocks := max(len(op.InCounts), len(op.OutCounts), 1)
+	return max(int64(SegmentBytes)/int64(blocks)&^4095, 4096)
 }
 
 func clip(bytes []int64, offset, most int64) []int64 {

@@ -62,9 +62,9 @@ const (
 
 // Verdict is what holds a group up, and whom to look at.
 type Verdict struct {
-	Kind  Kind
-	Ranks []int // whom it is about, in order
-	Text  string
+	Kind  Kind   `json:"kind"`
+	Ranks []int  `json:"ranks"` // whom it is about, in order
+	Text  string `json:"text"`
 }
 
 // short is a wait of which nothing is said.

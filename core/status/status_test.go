@@ -1,0 +1,172 @@
+package status
+
+import (
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/judge"
+)
+
+// told is what a process of a group of three tells.
+func told(rank int, call Call) Process {
+	return Process{PID: 100 + rank, Host: "here", Program: "train",
+		Groups: []Group{{ID: "7", Name: "default", Rank: rank, Hosts: []string{"here", "here", "there"},
+			PIDs: []int{100, 101, 102}, Call: call}}}
+}
+
+func TestGroups(t *testing.T) {
+	waits := Call{Sequence: 4, What: "barrier", State: "begun", ForUS: 5e6, Peer: 1}
+	ended := Call{Sequence: 4, What: "barrier", State: "ended", Peer: -1}
+	alive := func(int) string { return "" }
+	for _, c := range []struct {
+		name   string
+		told   []Process
+		life   Life
+		states []string
+		kind   judge.Kind
+	}{
+		{"well", []Process{told(0, ended), told(1, ended), told(2, ended)}, alive,
+			[]string{"answers", "answers", "answers"}, judge.Well},
+		{"stopped", []Process{told(0, waits), told(2, waits)},
+			func(pid int) string { return map[int]string{101: "stopped"}[pid] },
+			[]string{"answers", "stopped", "answers"}, judge.Held},
+		{"gone", []Process{told(0, waits)}, func(pid int) string { return map[int]string{101: "gone"}[pid] },
+			[]string{"answers", "gone", "unreachable"}, judge.Ended},
+		{"silent", []Process{told(0, waits)}, alive, []string{"answers", "silent", "unreachable"},
+			judge.Held},
+		{"elsewhere", []Process{told(0, waits), told(1, waits)}, alive,
+			[]string{"answers", "answers", "unreachable"}, judge.Slow},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			all := Groups(c.told, "here", c.life)
+			if len(all) != 1 {
+				t.Fatalf("%d groups", len(all))
+			}
+			var states []string
+			for _, m := range all[0].Members {
+				states = append(states, m.State)
+			}
+			if !slices.Equal(states, c.states) || all[0].Verdict.Kind != c.kind {
+				t.Errorf("%v, %+v", states, all[0].Verdict)
+			}
+		})
+	}
+}
+
+func TestLifeOf(t *testing.T) {
+	cmd := exec.Command("sleep", "100")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Process.Kill()
+	for _, want := range []string{"stopped", "", "gone"} {
+		switch want {
+		case "stopped":
+			cmd.Process.Signal(unix.SIGSTOP)
+		case "":
+			cmd.Process.Signal(unix.SIGCONT)
+		default:
+			cmd.Process.Kill()
+			cmd.Wait()
+		}
+		until(t, want, func() bool { return LifeOf(cmd.Process.Pid) == want })
+	}
+}
+
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for began := time.Now(); !holds(); time.Sleep(time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatalf("not %q", what)
+		}
+	}
+}
+
+func mine(processes []Process) []Process {
+	return slices.DeleteFunc(processes, func(p Process) bool { return p.PID != os.Getpid() })
+}
+
+func TestServe(t *testing.T) {
+	want := told(1, Call{Sequence: 3, What: "all\x1b[2Jreduce", Peer: -1})
+	s, err := Serve(func() Process { return want })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	want.PID, want.Groups[0].Call.What = os.Getpid(), `all\x1b[2Jreduce`
+	processes, _, err := Find()
+	if got := mine(processes); err != nil || len(got) != 1 || !reflect.DeepEqual(got[0], want) {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	name := s.listener.Addr().String()
+
+	// Those who ask for something else, or for nothing, or too much at once, get no answer, and hold
+	// nobody up for long.
+	for _, bad := range []string{"", "STATUS!\n", strings.Repeat("x", 10<<20)} {
+		c, err := net.Dial("unix", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go io.WriteString(c, bad)
+		if b, _ := io.ReadAll(c); len(b) > 0 {
+			t.Errorf("%d bytes get %q", len(bad), b)
+		}
+		c.Close()
+	}
+	var many []net.Conn
+	for range 1000 {
+		if c, err := net.Dial("unix", name); err == nil {
+			many = append(many, c)
+		}
+	}
+	for _, c := range many {
+		c.Close()
+	}
+	until(t, "it answers again", func() bool { p, err := ask(name); return err == nil && p.Host == "here" })
+	s.Close()
+	if processes, _, _ := Find(); len(mine(processes)) > 0 {
+		t.Errorf("after its end %+v", mine(processes))
+	}
+}
+
+// What another process answers is bounded, and checked.
+func TestAskLiars(t *testing.T) {
+	for i, answer := range []string{"", "{", "[]", "null", `{"groups": [{"rank": 1, "hosts": ["a"], "pids": [1]}]}`,
+		`{"groups": [{"rank": -1, "hosts": ["a"], "pids": [1]}]}`,
+		`{"groups": [{"hosts": [], "pids": [1]}]}`, `{"host": "` + strings.Repeat("x", answerMost)} {
+		l, err := net.Listen("unix", prefix+strconv.Itoa(os.Getpid())+"-liar"+strconv.Itoa(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			if c, err := l.Accept(); err == nil {
+				io.WriteString(c, answer)
+				c.Close()
+			}
+		}()
+		p, err := ask(l.Addr().String())
+		if err == nil && (answer != "null" || len(p.Groups) > 0) {
+			t.Errorf("%.60q gives %+v", answer, p)
+		}
+		l.Close()
+	}
+}
+
+func TestNames(t *testing.T) {
+	table := "Num RefCount Protocol Flags Type St Inode Path\n" +
+		"0: 2 0 10000 1 1 5 @goccl-ps-12-ab\n0: 3 0 0 1 3 6 @goccl-ps-12-ab\n\n" +
+		"0: 2 0 10000 1 1 5 /run/x\n0: 2 0 10000 1 1 5 @goccl-ps-x-ab\n0: 2 0 10000 1 1 5 @goccl-ps-7"
+	if got := names(table); !slices.Equal(got, []string{"@goccl-ps-12-ab", "@goccl-ps-7"}) {
+		t.Errorf("%q", got)
+	}
+}

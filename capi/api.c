@@ -510,6 +510,7 @@ FORWARD(alltoall_peaks,
         (int ranks, const char *transport, const char *schedule, uint64_t bytes,
          goccl_peaks *peaks),
         apiAllToAllPeaks(ranks, (char *)transport, (char *)schedule, bytes, peaks))
+FORWARD(ps, (char *json, size_t size, size_t *needed), apiPs(json, size, needed))
 FORWARD(plan_info,
         (const char *collective, int ranks, int ranks_per_host, int ranks_per_domain, int by_turns,
          const char *transport, uint64_t bytes, char *json, size_t size, size_t *needed),

@@ -60,6 +60,17 @@ func apiInfo(json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
 	return export("info", func() error { return giveJSON("info", process.Info(), json, size, needed) })
 }
 
+//export apiPs
+func apiPs(json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
+	return export("ps", func() error {
+		found, err := core.FindProcesses()
+		if err != nil {
+			return errorf(C.GOCCL_SYSTEM, "ps: %v", err)
+		}
+		return giveJSON("ps", found, json, size, needed)
+	})
+}
+
 //export apiSetLogger
 func apiSetLogger(
 	logger C.goccl_logger, context unsafe.Pointer, level C.goccl_log_level,

@@ -28,6 +28,8 @@ import (
 	"github.com/goccl/goccl/core/internal/interfaces"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/memory"
+	"github.com/goccl/goccl/core/status"
+	"github.com/goccl/goccl/core/trace"
 )
 
 // RuntimeConfig says how a runtime meets its process.
@@ -50,6 +52,8 @@ type Runtime struct {
 	endLife       context.CancelFunc // guarded by mu
 	endpoints     endpoint.Pool
 	comms         map[*Comm]bool // guarded by mu
+	traces        trace.Registry
+	status        *status.Server // while there are comms; guarded by mu
 	lingering     epoch.Lingering
 	arenas        memory.Arenas
 	images        memory.Images // copies of inputs: see package suspended
@@ -138,6 +142,8 @@ func (r *Runtime) forget(c *Comm) {
 	r.mu.Lock()
 	delete(r.comms, c)
 	r.mu.Unlock()
+	r.traces.Remove(c.shared.FastPath.Trace())
+	r.shows()
 	if c.shared.End != nil {
 		c.shared.End.Leave()
 	}

@@ -23,9 +23,12 @@ type packageRule struct {
 // for nothing, and nor does what it imports.
 var packages = []packageRule{
 	{public, "core bootstrap program/formats program plan reduce fault logs", false},
-	{"core", "sim program channel join epoch agreement suspended checkpoint config endpoint work " +
-		"memory roster membership meeting tune call fault plan exec address transport bootstrap " +
-		"bootstrap/etcd logs internal/cpus internal/interfaces internal/printable", false},
+	{"core", "status sim program channel join epoch agreement suspended checkpoint config endpoint " +
+		"work " +
+		"memory roster order membership meeting tune call fault plan exec trace address transport " +
+		"bootstrap bootstrap/etcd logs internal/cpus internal/interfaces internal/printable", false},
+	{"status", "judge internal/printable", false},
+	{"judge", "internal/printable", true},
 	{"join", "config endpoint roster membership meeting fault address transport bootstrap " +
 		"bootstrap/etcd logs internal/printable", false},
 	{"epoch", "agreement suspended config endpoint collective p2p channel wire work memory roster " +

@@ -338,7 +338,7 @@ def test_command_line_names_its_commands(capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(["nonsense"])
     assert caught.value.code == 2
-    assert "'config', 'info', 'doctor', 'store', 'bench'" in capsys.readouterr().err
+    assert "'config', 'info', 'doctor', 'ps', 'store', 'bench'" in capsys.readouterr().err
 
 
 NEEDED = {

@@ -27,10 +27,13 @@ func SideStep(c plan.Collective, to string) plan.Message {
 		Digest: binary.LittleEndian.Uint64(name[8:])}
 }
 
+// IsSideStep reports whether a message is of a collective that another library does.
+func IsSideStep(m *plan.Message) bool { return m.DType == sideStepped }
+
 // sideStep is to which library the collective of a message is side-stepped; ok is false where it is
 // not.
 func sideStep(m plan.Message) (to string, ok bool) {
-	if m.DType != sideStepped {
+	if !IsSideStep(&m) {
 		return "", false
 	}
 	var name [sideStepBytes]byte

@@ -28,8 +28,11 @@ func (h history) Last() uint64 { return h.Sequence() }
 // Append implements order.Log.
 func (h history) Append(m *plan.Message) {
 	state := trace.Queued
-	if m.Collective == uint8(order.Refused) {
+	switch {
+	case m.Collective == uint8(order.Refused):
 		state = trace.Refused
+	case call.IsSideStep(m):
+		state = trace.SideStepped
 	}
 	h.FastPath.Append(m, state)
 }

@@ -129,7 +129,6 @@ type Epoch struct {
 	membership membership.Machine // guarded by mu
 	// firstUndone is the first collective that a failure has left undone here; guarded by mu.
 	firstUndone uint64
-	unfed       atomic.Uint64  // the collective whose input is not there yet; 0: there is none
 	order       order.Order    // calls, and what peers announced of theirs; guarded by mu
 	tellers     sync.WaitGroup // goroutines that tell of refused calls
 	starting    sync.WaitGroup // works that are queued, and cannot end yet

@@ -194,6 +194,6 @@ func (e *Epoch) answer(peer int) {
 	e.lockOrder()
 	m := e.fast.At(e.fast.Sequence())
 	e.unlockOrder()
-	h := transport.Header{Type: frameStatus, Arg: [2]uint64{e.unfed.Load()}}
+	h := transport.Header{Type: frameStatus, Arg: [2]uint64{e.fast.Trace().Unfed()}}
 	e.group.Notify(peer, h, order.Encode(m))
 }

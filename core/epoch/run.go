@@ -123,9 +123,9 @@ func (r *runner) advance(
 		o := r.engine.Advance(w, p, min(until, w.Deadline(), exec.Now()+work.Slice))
 		now := exec.Now()
 		if o.Input != nil {
-			e.unfed.Store(p.Message.Sequence)
-		} else if e.unfed.Load() != 0 {
-			e.unfed.Store(0)
+			e.fast.Trace().SetUnfed(p.Message.Sequence)
+		} else if e.fast.Trace().Unfed() != 0 {
+			e.fast.Trace().SetUnfed(0)
 		}
 		switch {
 		case o.Status == collective.Done:

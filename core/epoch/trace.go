@@ -40,8 +40,9 @@ func newTracers(group *slog.Logger) tracers {
 func (e *Epoch) tracedGroup() (g trace.Group, via []trace.Transport) {
 	g = trace.Group{ID: e.Identity.Group, Epoch: e.number, Name: e.Members.Name, Rank: e.Rank,
 		Ranks: slices.Clone(e.Members.GlobalRanks)}
-	for peer := range e.Peers {
+	for peer, a := range e.Peers {
 		via = append(via, trace.TransportOf(e.Peers[peer].Kind))
+		g.Hosts, g.PIDs = append(g.Hosts, a.Name), append(g.PIDs, a.PID)
 		if e.Members.GlobalRanks == nil {
 			g.Ranks = append(g.Ranks, peer)
 		}

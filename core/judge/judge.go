@@ -236,7 +236,8 @@ func behind(ranks []Rank) (Verdict, bool) {
 	last := filter(answered, func(r *Rank) bool { return r.Call.Sequence == least })
 	// In an earlier collective it waits itself, and what it waits for says more.
 	idle := filter(last, func(r *Rank) bool { return r.Call.Ended || r.Call.Sequence == 0 })
-	if len(idle) == 0 || !slices.ContainsFunc(held, func(r Rank) bool { return r.Call.Sequence > least }) {
+	if len(idle) == 0 ||
+		!slices.ContainsFunc(held, func(r Rank) bool { return r.Call.Sequence > least }) {
 		return Verdict{}, false
 	}
 	has := "has called no collective yet"

@@ -37,13 +37,16 @@ const (
 // Server tells what this process does.
 type Server struct {
 	listener *net.UnixListener
+	onFD     func(fd int, open bool)
+	fd       int
 	answer   func() Process
 	slots    chan struct{}
 	done     sync.WaitGroup
 }
 
-// Serve begins to answer. It calls `answer` for each who may ask, from several goroutines.
-func Serve(answer func() Process) (*Server, error) {
+// Serve begins to answer. It calls `answer` for each who may ask, from several goroutines. OnFD is
+// told of the socket when it opens and before it closes; it may be nil.
+func Serve(answer func() Process, onFD func(fd int, open bool)) (*Server, error) {
 	var salt [8]byte
 	rand.Read(salt[:])
 	name := prefix + strconv.Itoa(os.Getpid()) + "-" + hex.EncodeToString(salt[:])
@@ -51,13 +54,21 @@ func Serve(answer func() Process) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the socket for goccl ps: %w", err)
 	}
-	s := &Server{listener: l, answer: answer, slots: make(chan struct{}, atOnce)}
+	s := &Server{listener: l, answer: answer, slots: make(chan struct{}, atOnce), onFD: onFD}
+	if s.onFD == nil {
+		s.onFD = func(int, bool) {}
+	}
+	if raw, err := l.SyscallConn(); err == nil {
+		raw.Control(func(fd uintptr) { s.fd = int(fd) })
+	}
+	s.onFD(s.fd, true)
 	s.done.Go(s.accept)
 	return s, nil
 }
 
 // Close ends it, and waits for answers that are under way: for answerTime at most.
 func (s *Server) Close() {
+	s.onFD(s.fd, false)
 	s.listener.Close()
 	s.done.Wait()
 }
@@ -209,7 +220,7 @@ func (p *Process) clean() error {
 			return fmt.Errorf("group %d has %d hosts, %d processes, and rank %d", i, len(g.Hosts),
 				len(g.PIDs), g.Rank)
 		}
-		for _, s := range []*string{&g.ID, &g.Name, &g.Failed, &g.Call.What, &g.Call.State} {
+		for _, s := range []*string{&g.Name, &g.Failed, &g.Call.What, &g.Call.State} {
 			text(s)
 		}
 		for k := range g.Hosts {

@@ -32,7 +32,7 @@ type Process struct {
 
 // Group is one communicator of a process. Its lists have one entry a rank.
 type Group struct {
-	ID     string   `json:"id"` // the same on all members
+	ID     uint64   `json:"id"` // the same on all members
 	Epoch  uint32   `json:"epoch"`
 	Name   string   `json:"name"`
 	Rank   int      `json:"rank"`
@@ -80,7 +80,7 @@ var states = map[judge.State]string{judge.Answers: "answers", judge.Stopped: "st
 // there and have not answered.
 func Groups(processes []Process, host string, life Life) []Judged {
 	type key struct {
-		id    string
+		id    uint64
 		epoch uint32
 	}
 	byKey := map[key][]*Group{}

@@ -20,7 +20,7 @@ import (
 // told is what a process of a group of three tells.
 func told(rank int, call Call) Process {
 	return Process{PID: 100 + rank, Host: "here", Program: "train",
-		Groups: []Group{{ID: "7", Name: "default", Rank: rank, Hosts: []string{"here", "here", "there"},
+		Groups: []Group{{ID: 7, Name: "default", Rank: rank, Hosts: []string{"here", "here", "there"},
 			PIDs: []int{100, 101, 102}, Call: call}}}
 }
 
@@ -40,7 +40,8 @@ func TestGroups(t *testing.T) {
 		{"stopped", []Process{told(0, waits), told(2, waits)},
 			func(pid int) string { return map[int]string{101: "stopped"}[pid] },
 			[]string{"answers", "stopped", "answers"}, judge.Held},
-		{"gone", []Process{told(0, waits)}, func(pid int) string { return map[int]string{101: "gone"}[pid] },
+		{"gone", []Process{told(0, waits)},
+			func(pid int) string { return map[int]string{101: "gone"}[pid] },
 			[]string{"answers", "gone", "unreachable"}, judge.Ended},
 		{"silent", []Process{told(0, waits)}, alive, []string{"answers", "silent", "unreachable"},
 			judge.Held},
@@ -98,7 +99,7 @@ func mine(processes []Process) []Process {
 
 func TestServe(t *testing.T) {
 	want := told(1, Call{Sequence: 3, What: "all\x1b[2Jreduce", Peer: -1})
-	s, err := Serve(func() Process { return want })
+	s, err := Serve(func() Process { return want }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +133,10 @@ func TestServe(t *testing.T) {
 	for _, c := range many {
 		c.Close()
 	}
-	until(t, "it answers again", func() bool { p, err := ask(name); return err == nil && p.Host == "here" })
+	until(t, "it answers again", func() bool {
+		p, err := ask(name)
+		return err == nil && p.Host == "here"
+	})
 	s.Close()
 	if processes, _, _ := Find(); len(mine(processes)) > 0 {
 		t.Errorf("after its end %+v", mine(processes))
@@ -141,7 +145,8 @@ func TestServe(t *testing.T) {
 
 // What another process answers is bounded, and checked.
 func TestAskLiars(t *testing.T) {
-	for i, answer := range []string{"", "{", "[]", "null", `{"groups": [{"rank": 1, "hosts": ["a"], "pids": [1]}]}`,
+	for i, answer := range []string{"", "{", "[]", "null",
+		`{"groups": [{"rank": 1, "hosts": ["a"], "pids": [1]}]}`,
 		`{"groups": [{"rank": -1, "hosts": ["a"], "pids": [1]}]}`,
 		`{"groups": [{"hosts": [], "pids": [1]}]}`, `{"host": "` + strings.Repeat("x", answerMost)} {
 		l, err := net.Listen("unix", prefix+strconv.Itoa(os.Getpid())+"-liar"+strconv.Itoa(i))

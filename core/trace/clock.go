@@ -41,6 +41,14 @@ func (c Clock) Duration(ticks uint64) time.Duration {
 	return time.Duration(min(ns, 1<<63-1))
 }
 
+// Since is how long ago a tick was.
+func (c Clock) Since(tick uint64) time.Duration {
+	if tick >= c.upto.Ticks {
+		return 0
+	}
+	return c.Duration(c.upto.Ticks - tick)
+}
+
 // Monotonic is the time of a tick on CLOCK_MONOTONIC.
 func (c Clock) Monotonic(tick uint64) time.Duration { return c.before(tick, c.upto.Monotonic) }
 

@@ -72,6 +72,7 @@ type Trace struct {
 	c      *C.goccl_trace
 	began  Moment
 	groups atomic.Pointer[[]Group]
+	unfed  atomic.Uint64
 }
 
 // Group is who the ranks of an epoch are.
@@ -79,8 +80,10 @@ type Group struct {
 	ID     uint64 // as in messages
 	Epoch  uint32
 	Name   string
-	Rank   int    // this one
-	Ranks  []int  // of each rank its number in the job
+	Rank   int   // this one
+	Ranks  []int // of each rank its number in the job
+	Hosts  []string
+	PIDs   []int
 	Failed string // why the epoch has failed; "": it has not
 }
 
@@ -161,6 +164,7 @@ func (t *Trace) Enter(g Group, via []Transport) {
 	for i := range t.c.counters {
 		clear(t.c.counters[i].waits[:min(len(via), len(t.c.transports))])
 	}
+	t.SetUnfed(0)
 	groups := *t.groups.Load()
 	groups = append(slices.Clone(groups[max(0, len(groups)-groupsKept+1):]), g)
 	t.groups.Store(&groups)
@@ -174,6 +178,13 @@ func (t *Trace) Fail(why string) {
 		t.groups.Store(&groups)
 	}
 }
+
+// SetUnfed tells which collective waits for an input of this rank's that is not there yet; 0: none
+// does.
+func (t *Trace) SetUnfed(sequence uint64) { t.unfed.Store(sequence) }
+
+// Unfed is the collective that waits for an input; 0: none does.
+func (t *Trace) Unfed() uint64 { return t.unfed.Load() }
 
 // Groups are those of the last epochs, the present one last.
 func (t *Trace) Groups() []Group { return *t.groups.Load() }

@@ -19,8 +19,8 @@ from goccl._command import to_bring
 _COMMANDS = {
     "config": ("goccl._config", "print what a C compiler needs to find goccl.h and libgoccl.so"),
     "info": ("goccl._info", "show versions, usable transports, settings and limits"),
-    "ps": ("goccl._ps", "show what the groups of this host do, and who holds them up"),
     "doctor": ("goccl._doctor", "measure every pair of ranks of a job, and name what is odd"),
+    "ps": ("goccl._ps", "show what the groups of this host do, and who holds them up"),
     "store": ("goccl._store", "serve the store at which the processes of a job meet"),
     "bench": ("goccl._bench", "measure collectives, also against other libraries"),
     "bench put": (

@@ -212,8 +212,8 @@ def algorithm(group: Group = None, sequence: int | None = None) -> str:
             for the last that was started.
 
     Returns:
-        The name. "" where the collective has not ended well yet, where it is not among the last 512,
-        and of a monitored barrier.
+        The name. "" where the collective has not ended well yet, where it is not among the last
+        512, and of a monitored barrier.
 
     Raises:
         TypeError: `sequence` is no whole number of at least 0.

@@ -590,6 +590,125 @@ def test_functional(make_world):
 # ---- what goes wrong --------------------------------------------------------------------------
 
 
+# ---- what is longer than a ring ---------------------------------------------------------------
+
+LEAST = 128 * MiB  # of images of an operation
+LONG = 40 * MiB  # numbers
+
+
+def uniform(seed, n):
+    return torch.rand(n, generator=torch.Generator().manual_seed(seed))
+
+
+def long_ones(rank, settings):
+    begin(rank, options=goccl.Options(staging=LEAST), **settings)
+    me = rank.rank
+    given = [uniform(r, LONG) for r in range(2)]
+    half = LONG // 2
+
+    x = here(given[me])
+    dist.all_reduce(x)
+    same(x, given[0] + given[1], "all_reduce")
+    x.copy_(given[me])
+    dist.broadcast(x, 1)
+    same(x, given[1], "broadcast")
+    x.copy_(given[me])
+    mine = x[me * half :][:half]
+    dist.all_gather_into_tensor(x, mine)
+    same(x, torch.cat([given[0][:half], given[1][half:]]), "all_gather in place")
+    x.copy_(given[me])
+    mine = torch.empty(half, device=DEVICE)
+    dist.reduce_scatter_tensor(mine, x)
+    same(mine, (given[0] + given[1])[me * half :][:half], "reduce_scatter")
+    del x, mine
+    lengths = [LONG - 5 * MiB, 1001]
+    outs = [torch.empty(n, device=DEVICE) for n in lengths]
+    dist.all_gather(outs, here(given[me][: lengths[me]]))
+    for r, each in enumerate(outs):
+        same(each, given[r][: lengths[r]], f"uneven all_gather, part {r}")
+    del outs, each
+    with goccl.wire_dtype(torch.bfloat16):
+        x = here(given[me])
+        dist.all_reduce(x)
+        want = (given[0].bfloat16() + given[1].bfloat16()).float()
+        same(x, want, "all_reduce as bfloat16")
+    peak = goccl.memory_stats()["staged_peak_bytes"]
+    harness.expect(0 < peak <= LEAST, f"{peak} bytes were pinned")
+    dist.all_to_all_single(torch.empty_like(x), x)
+    peak = goccl.memory_stats()["staged_peak_bytes"]
+    harness.expect(peak == 2 * x.nbytes, f"{peak} bytes were pinned: its images are whole")
+    del x
+    clean()
+
+
+@needs_testdev
+@pytest.mark.parametrize("settings", [{"delay": 300}, {}], ids=["slow", "fast"])
+def test_long_ones(make_world, settings):
+    """What is longer than its pinned memory may be goes through it, segment by segment."""
+    make_world(2).run(long_ones, settings, deadline=600)
+
+
+def two_rings(rank):
+    begin(rank, options=goccl.Options(staging=LEAST), random=200)
+    groups = [dist.group.WORLD, dist.new_group(pg_options=goccl.Options(staging=LEAST))]
+    given = [[uniform(10 * k + r, LONG) for r in range(2)] for k in range(2)]
+    xs = [here(given[k][rank.rank]) for k in range(2)]
+    works = [dist.all_reduce(x, group=g, async_op=True) for x, g in zip(xs, groups, strict=True)]
+    # The next one has the result of the first as its input, before that has ended.
+    works.append(dist.all_reduce(xs[0], group=groups[0], async_op=True))
+    for work in works:
+        work.wait()
+    sums = [sum(each) for each in given]
+    same(xs[0], sums[0] + sums[0], "one after the other")
+    same(xs[1], sums[1], "of the other group")
+    peak = goccl.memory_stats()["staged_peak_bytes"]
+    harness.expect(peak <= 2 * LEAST, f"{peak} bytes were pinned")
+    del xs, works, work
+    clean()
+
+
+@needs_testdev
+def test_two_rings(make_world):
+    make_world(2).run(two_rings, deadline=600)
+
+
+def fails_in_the_middle(rank, copy):
+    begin(rank, options=goccl.Options(staging=LEAST))
+    x = here(torch.ones(LONG))
+    torch.accelerator.synchronize()
+    dist.barrier()
+    if rank.rank == 1:
+        device.configure(fail_copy=copy)
+    dist.all_reduce(x)
+    torch.accelerator.synchronize()
+
+
+@needs_testdev
+@pytest.mark.parametrize("copy", [40, 56], ids=["back", "in"])
+def test_a_copy_of_a_segment_that_fails(make_world, copy):
+    """Two segments of 16 pieces come, the first goes back, and the third comes."""
+    world = make_world(2)
+    outcomes = world.outcomes(fails_in_the_middle, copy)
+    assert "this copy fails" in outcomes[1].error or "a copy has failed" in outcomes[1].error
+    if copy == 40:
+        assert outcomes[0].ok, outcomes[0].error
+    else:
+        assert "rank 1" in outcomes[0].error
+        assert "copy" in outcomes[0].error
+    world.close(check=False)
+
+
+def wrong_staging(rank):
+    given = os.environ["GOCCL_STAGING"]
+    with pytest.raises(ValueError, match=f'GOCCL_STAGING is "{given}", allowed are 128M to 1024G'):
+        rank.init()
+
+
+@pytest.mark.parametrize("given", ["127M", "some", "-1", "1025G", "99999999999999G"])
+def test_wrong_staging(make_world, given):
+    make_world(1, env={"GOCCL_STAGING": given}).run(wrong_staging)
+
+
 def refused(rank):
     begin(rank)
     one, two = (torch.ones(4, device=f"testdev:{i}") for i in range(2))

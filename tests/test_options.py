@@ -33,6 +33,7 @@ VALUES = {
     "plans": "/programs",
     "wire_dtype": "bfloat16",
     "side_step": "alltoall:gloo",
+    "staging": 512 << 20,
 }
 
 
@@ -131,6 +132,13 @@ def test_subclasses_have_attributes_of_their_own():
         ("interface", "lo\0", "allowed are names, or what they begin with"),
         ("secret", "a\0b", "allowed are any text without NUL"),
         ("min_size", -1, "allowed are 1 to 65536, or 0: the default"),
+        (
+            "staging",
+            (128 << 20) - 1,
+            "allowed are bytes from 128 << 20 to 1 << 40, or 0: the default",
+        ),
+        ("staging", (1 << 40) + 1, "allowed are bytes from 128 << 20 to 1 << 40"),
+        ("staging", -1, "allowed are bytes from 128 << 20"),
         ("ib_gid_index", 256, "allowed are 0 to 255"),
         ("ib_gid_index", -1, "allowed are 0 to 255"),
         ("net", "shm", 'allowed are "tcp", "verbs" and ""'),

@@ -329,7 +329,7 @@ def test_options_show_no_secret():
         "liveness_grace=datetime.timedelta(seconds=2), secret=..., alltoall_schedule='parallel', "
         "min_size=3, quorum='any', recovery='survivors', net='', ib_hca='', ib_gid_index=None, "
         "algorithms='', thresholds='', links='', plans='', wire_dtype='', "
-        "side_step='')"
+        "side_step='', staging=0)"
     )
     assert "secret=''" in repr(goccl.Options())
 

@@ -66,7 +66,7 @@ Staging& Buffers::stagingFor(const at::Tensor& tensor) {
       return *staging;
     }
   }
-  return *staged_.emplace_back(new Staging(tensor.device()));
+  return *staged_.emplace_back(new Staging(tensor.device(), mostStaged_));
 }
 
 void Buffers::append(Buffers&& other) {

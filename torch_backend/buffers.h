@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -20,6 +21,9 @@ namespace goccl {
 // or lie on a device.
 class Buffers {
  public:
+  // Called first, of a call that the library cuts into segments: the most bytes of images, as in
+  // Staging.
+  void limitImages(uint64_t most) { mostStaged_ = most; }
   // Memory that holds the elements of `tensor` in order; it is read only.
   const void* in(const at::Tensor& tensor);
   // Memory for the elements of `tensor`; finish() brings them to it.
@@ -56,6 +60,7 @@ class Buffers {
  private:
   Staging& stagingFor(const at::Tensor& tensor);
 
+  uint64_t mostStaged_ = 0;  // as in Staging
   c10::SmallVector<at::Tensor, 2> held_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // to, from
   // One of each operation and device.

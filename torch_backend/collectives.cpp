@@ -101,8 +101,7 @@ class Call {
   Blocks blocks() const {
     Blocks blocks;
     std::apply([&](const auto&... each) { (addBlocks(each, blocks), ...); }, arguments_);
-    if (std::all_of(blocks.in.begin(), blocks.in.end(),
-                    [](const char* block) { return block == nullptr; })) {
+    if (blocks.in.empty()) {
       blocks.in.assign(blocks.out.begin(), blocks.out.end());  // of a broadcast they are the same
     }
     return blocks;

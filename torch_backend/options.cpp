@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <regex>
 #include <string_view>
 
 #include <pybind11/chrono.h>
@@ -69,7 +70,26 @@ const std::array kMembers{
     text<&Options::plans>("plans"),
     text<&Options::wireDType>("wire_dtype"),
     text<&Options::sideStep>("side_step"),
+    Member{"staging", [](const Options& self) { return py::object(py::int_(self.staging)); },
+           [](Options& self, const py::object& value) { self.staging = value.cast<uint64_t>(); }},
 };
+
+// Bytes of images of an operation, where nothing is given, and as are allowed.
+constexpr uint64_t kStaging = 256 << 20;
+constexpr uint64_t kLeastStaging = 128 << 20;
+constexpr uint64_t kMostStaging = uint64_t{1} << 40;
+
+// Bytes from a number and a unit; 0 where a text is none. What is too much is more than is allowed.
+uint64_t bytesOf(const char* text) {
+  static const std::regex form("([0-9]{1,15})([KMG]?)");
+  std::cmatch match;
+  if (!std::regex_match(text, match, form)) {
+    return 0;
+  }
+  const int shift = match[2] == "K" ? 10 : match[2] == "M" ? 20 : match[2] == "G" ? 30 : 0;
+  const uint64_t number = std::stoull(match[1]);
+  return number > kMostStaging >> shift ? kMostStaging + 1 : number << shift;
+}
 
 // What torch keeps in options besides the timeout, as far as this version has it.
 constexpr std::array kTorchAttributes{"_timeout", "group_name", "global_ranks_in_group",
@@ -154,6 +174,17 @@ bool Options::recoversByItself() const {
 std::string Options::sideSteps() const {
   const char* const variable = std::getenv("GOCCL_SIDE_STEP");
   return !sideStep.empty() || variable == nullptr ? sideStep : variable;
+}
+
+uint64_t Options::stagingBytes() const {
+  const char* variable = std::getenv("GOCCL_STAGING");
+  uint64_t bytes = staging != 0 ? staging : kStaging;
+  if (staging == 0 && variable != nullptr && *variable != 0) {
+    bytes = bytesOf(variable);
+    TORCH_CHECK_VALUE(bytes >= kLeastStaging && bytes <= kMostStaging, "goccl: GOCCL_STAGING is \"",
+                      variable, "\", allowed are 128M to 1024G: bytes, or a number with K, M or G");
+  }
+  return recoversByItself() ? 0 : bytes;
 }
 
 void Options::fill(goccl_config& config) const {

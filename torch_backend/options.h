@@ -31,6 +31,9 @@ struct Options : c10d::Backend::Options {
   bool recoversByItself() const;
   // The collectives that other back ends do, as of goccl.Options; "": none.
   std::string sideSteps() const;
+  // How many bytes of images an operation on tensors of a device may have; 0: as many as its
+  // tensors, as it may run once more. Throws where the variable is wrong.
+  uint64_t stagingBytes() const;
   // Fills in what the library is told of them. It refers to their texts.
   void fill(goccl_config& config) const;
 
@@ -47,6 +50,7 @@ struct Options : c10d::Backend::Options {
   std::string recovery;                        // likewise
   std::string net, ibHca, ibGidIndex;          // likewise
   std::string algorithms, thresholds, links, plans, wireDType, sideStep;  // likewise
+  uint64_t staging = 0;                                                   // bytes; 0: the default
 };
 
 // Adds the class Options to that of the groups.

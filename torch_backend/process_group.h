@@ -331,6 +331,9 @@ class ProcessGroupGoccl : public c10d::Backend {
   void refuseFixed(const char* function) const;
   // Throws where the start that has just returned `result` failed.
   void checkStart(goccl_result result) const;
+  // What `prepare` makes of an operation.
+  template <typename Prepare>
+  auto prepared(Operation& operation, Prepare prepare);
   // Starts one library call, or records it if this thread is coalescing. `prepare` checks the
   // arguments, adds their memory to the operation, and returns the call.
   template <typename Prepare>
@@ -384,6 +387,7 @@ class ProcessGroupGoccl : public c10d::Backend {
                        std::chrono::milliseconds timeout);
 
   const c10::intrusive_ptr<Options> options_;
+  const uint64_t staging_ = options_->stagingBytes();  // as in Staging
   const std::shared_ptr<Hooks> hooks_;
   const std::shared_ptr<ExtraTime> extraTime_ = std::make_shared<ExtraTime>();
   std::atomic<goccl_comm> comm_{0};
@@ -401,8 +405,16 @@ class ProcessGroupGoccl : public c10d::Backend {
 };
 
 template <typename Prepare>
+auto ProcessGroupGoccl::prepared(Operation& operation, Prepare prepare) {
+  if (operation.cut()) {
+    operation.buffers.limitImages(staging_);
+  }
+  return guarded([&] { return prepare(operation); }, !operation.pointToPoint());
+}
+
+template <typename Prepare>
 WorkPtr ProcessGroupGoccl::start(Operation operation, Prepare prepare) {
-  auto call = guarded([&] { return prepare(operation); }, !operation.pointToPoint());
+  auto call = prepared(operation, prepare);
   return launch(operation, call);
 }
 
@@ -456,7 +468,7 @@ WorkPtr ProcessGroupGoccl::record(Operation& operation, const std::vector<Call>&
 
 template <typename Prepare>
 WorkPtr ProcessGroupGoccl::startAll(Operation operation, Prepare prepare) {
-  const auto calls = guarded([&] { return prepare(operation); });
+  const auto calls = prepared(operation, prepare);
   if (calls.size() == 1) {
     return launch(operation, calls[0]);
   }
@@ -472,7 +484,7 @@ WorkPtr ProcessGroupGoccl::startAll(Operation operation, Prepare prepare) {
 template <typename Prepare>
 WorkPtr ProcessGroupGoccl::runNow(Operation operation, Prepare prepare) {
   operation.async = false;
-  auto call = guarded([&] { return prepare(operation); }, !operation.pointToPoint());
+  auto call = prepared(operation, prepare);
   refuseInBatch(operation.kind.title, !operation.pointToPoint());
   if (at::hasCallbacks()) {
     auto work = launch(operation, call);

@@ -51,20 +51,18 @@ bool captures(const Impl& /*impl*/, const c10::Stream& /*stream*/, long /*else*/
 std::atomic<uint64_t> staged{0};
 std::atomic<uint64_t> stagedPeak{0};
 
-// Pinned memory where there is some, else any.
-at::Tensor imageOf(const at::Tensor& tensor) {
-  const auto options = at::TensorOptions().dtype(tensor.scalar_type());
-  at::Tensor host;
-  try {
-    host = at::empty({tensor.numel()}, options.pinned_memory(true));
-  } catch (const c10::Error&) {
-    host = at::empty({tensor.numel()}, options);
-  }
-  const uint64_t now = staged.fetch_add(host.nbytes()) + host.nbytes();
+void countStaged(uint64_t bytes) {
+  const uint64_t now = staged.fetch_add(bytes) + bytes;
   uint64_t most = stagedPeak.load();
   while (now > most && !stagedPeak.compare_exchange_weak(most, now)) {
   }
-  return host;
+}
+
+// A name for memory of so many bytes: addresses that no memory has, as no CPU has so long ones.
+const char* nameFor(uint64_t bytes) {
+  static std::atomic<uintptr_t> next{uintptr_t{1} << 62};
+  constexpr uint64_t kApart = 4096;
+  return reinterpret_cast<const char*>(next.fetch_add((bytes / kApart + 2) * kApart));
 }
 
 // Where a tensor's elements lie.
@@ -75,6 +73,23 @@ Streams::Range rangeOf(const at::Tensor& tensor) {
   }
   const auto* from = static_cast<const char*>(tensor.const_data_ptr());
   return {from, from + (last + 1) * static_cast<int64_t>(tensor.itemsize())};
+}
+
+// Answers the library's question to a feed.
+template <typename Ask>
+int answer(char* text, size_t size, Ask ask) noexcept {
+  const Passage passage;
+  std::string problem = "the process is ending";
+  try {
+    if (Passage::open()) {
+      return ask() ? 1 : 0;
+    }
+  } catch (const std::exception& exception) {
+    problem = textOf(exception);
+  }
+  problem.resize(std::min(problem.size(), size - 1));
+  std::memcpy(text, problem.c_str(), problem.size() + 1);
+  return -1;
 }
 
 // ---- what the device still uses ---------------------------------------------------------------
@@ -123,11 +138,17 @@ Staging::~Staging() {
 }
 
 void Staging::forget() {
-  for (const auto& [address, image] : images_) {
-    staged.fetch_sub(image.host.nbytes());
+  for (const auto& [name, image] : images_) {
+    if (image.host.defined()) {
+      staged.fetch_sub(image.host.nbytes());
+    }
+  }
+  if (ring_ && ring_->isOpen()) {
+    staged.fetch_sub(ring_->memory().nbytes());
   }
   inputs_.clear();
   images_.clear();
+  ring_.reset();
 }
 
 void Staging::Retire::operator()(Staging* staging) const {
@@ -182,13 +203,17 @@ void* Staging::add(const at::Tensor& tensor, bool in, bool out) {
   const Plainly plainly;
   Image* image = imageAround(tensor, out);
   if (image == nullptr) {
-    Image made{tensor, {}, imageOf(tensor), false, {}, {}, {}};
-    made.pinned = made.host.is_pinned();
+    Image made{tensor, {}, nullptr, {}, false, {}, {}, {}};
     if (liesInOrder(tensor)) {
       made.flat = tensor.view({-1});
     }
-    const auto* address = static_cast<const char*>(made.host.const_data_ptr());
-    image = &images_.emplace(address, std::move(made)).first->second;
+    if (most_ > 0) {
+      made.name = nameFor(tensor.nbytes());
+    } else {
+      makeImage(made);
+      made.name = static_cast<const char*>(made.host.const_data_ptr());
+    }
+    image = &images_.emplace(made.name, std::move(made)).first->second;
   }
   const int64_t bytes = rangeOf(tensor).from - rangeOf(image->tensor).from;
   const int64_t from = bytes / static_cast<int64_t>(tensor.itemsize());
@@ -199,7 +224,70 @@ void* Staging::add(const at::Tensor& tensor, bool in, bool out) {
   if (out) {
     image->outputs.push_back({tensor, from, upto});
   }
-  return static_cast<char*>(image->host.mutable_data_ptr()) + bytes;
+  return const_cast<char*>(image->name) + bytes;
+}
+
+void Staging::makeImage(Image& image) {
+  image.host = pinned(image.tensor.numel(), image.tensor.scalar_type());
+  image.pinned = image.host.is_pinned();
+  countStaged(image.host.nbytes());
+}
+
+void Staging::makeImages() {
+  uint64_t all = 0;
+  for (const auto& [name, image] : images_) {
+    all += image.tensor.nbytes();
+  }
+  if (all > most_) {
+    auto blocks = blocksForRing();
+    if (!blocks.empty()) {
+      ring_.emplace(std::move(blocks));
+      return;
+    }
+  }
+  for (auto& [name, image] : images_) {
+    makeImage(image);
+  }
+}
+
+std::vector<Ring::Block> Staging::blocksForRing() const {
+  std::vector<Ring::Block> blocks;
+  if (feeds_.size() != 1 || !streams_->own) {
+    return blocks;
+  }
+  for (const auto& [name, image] : images_) {
+    if (!image.flat.defined()) {
+      return {};
+    }
+    std::vector<const char*> starts;
+    for (const char* block : feeds_[0].blocks.in) {
+      starts.push_back(block);
+    }
+    starts.insert(starts.end(), feeds_[0].blocks.out.begin(), feeds_[0].blocks.out.end());
+    const char* const end = name + image.tensor.nbytes();
+    std::sort(starts.begin(), starts.end());
+    starts.erase(std::unique(starts.begin(), starts.end()), starts.end());
+    starts.erase(std::remove_if(starts.begin(), starts.end(),
+                                [&](const char* at) { return at < name || at >= end; }),
+                 starts.end());
+    if (starts.empty() || starts[0] != name) {
+      return {};
+    }
+    starts.push_back(end);
+    for (const auto i : c10::irange(starts.size() - 1)) {
+      const bool read = std::any_of(inputs_.begin(), inputs_.end(), [&](const Input& input) {
+        return input.image == &image && image.addressOf(input.from) <= starts[i] &&
+               starts[i + 1] <= image.addressOf(input.upto);
+      });
+      blocks.push_back({starts[i], starts[i + 1] - starts[i], read});
+    }
+  }
+  return blocks;
+}
+
+at::Tensor Staging::hostOf(const Image& image, int64_t from, int64_t upto) const {
+  return ring_ ? ring_->at(image.addressOf(from), upto - from, image.tensor.scalar_type())
+               : image.host.narrow(0, from, upto - from);
 }
 
 Staging::Image* Staging::imageAround(const at::Tensor& tensor, bool out) {
@@ -234,7 +322,7 @@ Staging::Image& Staging::imageAt(const char* address) {
 bool Staging::has(const char* address) const {
   const auto after = images_.upper_bound(address);
   return after != images_.begin() &&
-         address < std::prev(after)->first + std::prev(after)->second.host.nbytes();
+         address < std::prev(after)->first + std::prev(after)->second.tensor.nbytes();
 }
 
 const goccl_feed* Staging::feed(Blocks blocks) {
@@ -257,19 +345,10 @@ const goccl_feed* Staging::feed(Blocks blocks) {
   made.feed = {
       sizeof(goccl_feed), &made,
       [](void* context, int block, uint64_t from, uint64_t upto, char* text, size_t size) noexcept {
-        const Passage passage;
-        std::string problem = "the process is ending";
-        try {
-          if (Passage::open()) {
-            const Feed& feed = *static_cast<Feed*>(context);
-            return feed.staging->need(feed.blocks.in[block] + from, upto - from) ? 1 : 0;
-          }
-        } catch (const std::exception& exception) {
-          problem = textOf(exception);
-        }
-        problem.resize(std::min(problem.size(), size - 1));
-        std::memcpy(text, problem.c_str(), problem.size() + 1);
-        return -1;
+        return answer(text, size, [&] {
+          const Feed& feed = *static_cast<Feed*>(context);
+          return feed.staging->need(feed.blocks.in[block] + from, upto - from);
+        });
       },
       [](void* context, int block, uint64_t from, uint64_t upto) noexcept {
         const Passage passage;
@@ -282,10 +361,29 @@ const goccl_feed* Staging::feed(Blocks blocks) {
           }
         }
       }};
+  if (most_ > 0) {
+    made.feed.segment = [](void* context, uint64_t from, uint64_t upto, const void** in, void** out,
+                           char* text, size_t size) noexcept {
+      return answer(text, size, [&] {
+        const Feed& feed = *static_cast<Feed*>(context);
+        return feed.staging->segment(feed.blocks, from, upto, in, out);
+      });
+    };
+  }
   return &made.feed;
 }
 
 // ---- copies -----------------------------------------------------------------------------------
+
+void Staging::cut(Image& image, int64_t from, int64_t upto) {
+  const auto item = static_cast<int64_t>(image.tensor.itemsize());
+  const int64_t each = std::clamp((upto - from) * item / kPieces, kLeast, kMost) / item;
+  for (size_t turn = 0; from < upto; turn++) {
+    const int64_t end = std::min(from + each, upto);
+    image.pieces.push_back({from, end, turn, {}});
+    from = end;
+  }
+}
 
 // Cuts an input where its blocks begin, and where pieces of them do.
 void Staging::cut(const Input& input) {
@@ -302,19 +400,14 @@ void Staging::cut(const Input& input) {
   }
   ends.push_back(input.upto);
   std::sort(ends.begin(), ends.end());
-  const auto item = static_cast<int64_t>(image.host.itemsize());
+  const auto item = static_cast<int64_t>(image.tensor.itemsize());
   int64_t from = input.from;
   for (const int64_t end : ends) {
-    const int64_t bytes = (end - from) * item;
-    if (bytes < kLeast && end < input.upto) {
+    if ((end - from) * item < kLeast && end < input.upto) {
       continue;  // it goes with the next
     }
-    const int64_t each = std::clamp(bytes / kPieces, kLeast, kMost) / item;
-    for (size_t turn = 0; from < end; turn++) {
-      const int64_t upto = std::min(from + each, end);
-      image.pieces.push_back({from, upto, turn, {}});
-      from = upto;
-    }
+    cut(image, from, end);
+    from = end;
   }
 }
 
@@ -337,8 +430,11 @@ void Staging::start(Streams& streams, size_t first) {
     ready.block(streams_->in);
     ready.block(streams_->out);  // what came before may still use the outputs
   }
+  if (most_ > 0) {
+    makeImages();
+  }
   late_ = owe();
-  if (!late_) {
+  if (!late_ && !ring_) {
     bring();
   }
 }
@@ -366,6 +462,12 @@ void Staging::settle() {
   }
 }
 
+void Staging::comeAfterCopiesBack() {
+  c10::Event written(device_.type());
+  written.record(streams_->out);
+  written.block(streams_->in);
+}
+
 void Staging::bring() {
   const Plainly plainly;
   // Whether a call of the operation before its reader writes all of an input: there is nothing to
@@ -373,9 +475,8 @@ void Staging::bring() {
   const auto isMade = [&](const Input& input) {
     const auto touches = [&](const auto& blocks, int64_t from, int64_t upto) {
       return std::any_of(blocks.begin(), blocks.end(), [&](const char* block) {
-        const auto at = block - static_cast<const char*>(input.image->host.const_data_ptr());
-        const auto item = static_cast<int64_t>(input.image->host.itemsize());
-        return block != nullptr && at >= from * item && at < upto * item;
+        return block != nullptr && block >= input.image->addressOf(from) &&
+               block < input.image->addressOf(upto);
       });
     };
     const auto reader = std::find_if(feeds_.begin(), feeds_.end(), [&](const Feed& feed) {
@@ -389,7 +490,7 @@ void Staging::bring() {
              });
     });
   };
-  std::vector<std::pair<Image*, size_t>> copies;
+  Copies copies;
   for (const Input& input : inputs_) {
     auto& pieces = input.image->pieces;
     if (std::any_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
@@ -406,6 +507,81 @@ void Staging::bring() {
       copies.emplace_back(input.image, i);
     }
   }
+  copyIn(std::move(copies));
+}
+
+void Staging::bringSegments(size_t upto) {
+  for (; brought_ < upto; brought_++) {
+    if (const auto& over = ring_->over(brought_)) {
+      over->block(streams_->in);
+    }
+    Copies copies;
+    for (const Ring::Block& block : ring_->blocks()) {
+      const int64_t from = static_cast<int64_t>(brought_) * ring_->segment();
+      if (!block.read || from >= block.bytes) {
+        continue;
+      }
+      Image& image = imageAt(block.name);
+      const size_t before = image.pieces.size();
+      cut(image, image.elementAt(block.name + from),
+          image.elementAt(block.name + std::min(from + ring_->segment(), block.bytes)));
+      for (size_t i = before; i < image.pieces.size(); i++) {
+        copies.emplace_back(&image, i);
+      }
+    }
+    copyIn(std::move(copies));
+  }
+}
+
+bool Staging::segment(const Blocks& blocks, uint64_t from, uint64_t upto, const void** in,
+                      void** out) {
+  const Plainly plainly;
+  if (ring_ && !moveTo(from, upto)) {
+    return false;
+  }
+  const auto at = [&](const char* block) {
+    if (ring_) {
+      return ring_->addressOf(block + from);
+    }
+    const Image& image = imageAt(block);
+    return static_cast<char*>(image.host.mutable_data_ptr()) + (block - image.name) + from;
+  };
+  for (const auto i : c10::irange(blocks.in.size())) {
+    in[i] = blocks.in[i] != nullptr ? at(blocks.in[i]) : nullptr;
+  }
+  for (const auto i : c10::irange(blocks.out.size())) {
+    out[i] = blocks.out[i] != nullptr ? at(blocks.out[i]) : nullptr;
+  }
+  return true;
+}
+
+bool Staging::moveTo(uint64_t from, uint64_t upto) {
+  if (!ring_->isOpen()) {
+    ring_->open(static_cast<int64_t>(upto), most_);
+    countStaged(ring_->memory().nbytes());
+    for (auto& [name, image] : images_) {
+      image.pinned = ring_->memory().is_pinned();
+    }
+    comeAfterCopiesBack();  // of what earlier collectives owe
+  }
+  const size_t segment = from / static_cast<uint64_t>(ring_->segment());
+  if (segment > current_) {
+    mark(ring_->over(current_), streams_->out);
+    current_ = segment;
+    for (auto& [name, image] : images_) {
+      auto& pieces = image.pieces;
+      pieces.erase(std::remove_if(pieces.begin(), pieces.end(),
+                                  [](const Piece& piece) { return !piece.over.has_value(); }),
+                   pieces.end());
+    }
+  }
+  bringSegments(std::min(segment + ring_->slots(), ring_->segments()));
+  const auto& over = ring_->over(segment);
+  return !over || over->query();
+}
+
+void Staging::copyIn(Copies copies) {
+  const Plainly plainly;
   const auto pieceOf = [](const std::pair<Image*, size_t>& copy) -> Piece& {
     return copy.first->pieces[copy.second];
   };
@@ -442,7 +618,7 @@ void Staging::mark(std::optional<c10::Event>& event, const c10::Stream& stream) 
 void Staging::copyIn(Image& image, Piece& piece) const {
   const int64_t length = piece.upto - piece.from;
   if (image.flat.defined()) {
-    image.host.narrow(0, piece.from, length)
+    hostOf(image, piece.from, piece.upto)
         .copy_(image.flat.narrow(0, piece.from, length), overlaps(image));
   } else {
     image.host.view(image.tensor.sizes()).copy_(image.tensor, overlaps(image));
@@ -458,8 +634,7 @@ void Staging::copyBack(const Image& image, int64_t from, int64_t upto) {
   const c10::StreamGuard guard(streams_->out);
   back_ = true;
   if (image.flat.defined()) {
-    image.flat.narrow(0, from, upto - from)
-        .copy_(image.host.narrow(0, from, upto - from), overlaps(image));
+    image.flat.narrow(0, from, upto - from).copy_(hostOf(image, from, upto), overlaps(image));
   } else {
     image.tensor.copy_(image.host.view(image.tensor.sizes()), overlaps(image));
   }
@@ -469,12 +644,10 @@ bool Staging::need(const char* from, uint64_t bytes) {
   if (bytes == 0) {
     return true;
   }
-  if (late_) {
+  if (late_ && !ring_) {
     late_ = false;
     if (streams_->own) {
-      c10::Event written(device_.type());
-      written.record(streams_->out);
-      written.block(streams_->in);
+      comeAfterCopiesBack();
     }
     bring();
   }
@@ -495,9 +668,8 @@ bool Staging::need(const char* from, uint64_t bytes) {
 bool Staging::await(std::chrono::steady_clock::time_point deadline,
                     const std::function<void()>& look) {
   for (const Input& input : inputs_) {
-    const at::Tensor& host = input.image->host;
-    const auto item = static_cast<int64_t>(host.itemsize());
-    const auto* from = static_cast<const char*>(host.const_data_ptr()) + input.from * item;
+    const auto item = static_cast<int64_t>(input.image->tensor.itemsize());
+    const char* from = input.image->addressOf(input.from);
     auto nap = std::chrono::microseconds(10);
     while (!need(from, (input.upto - input.from) * item)) {
       if (std::chrono::steady_clock::now() >= deadline) {
@@ -522,7 +694,7 @@ void Staging::final(const char* from, uint64_t bytes) {
     if (!output.fed || upto <= output.from || first >= output.upto) {
       continue;
     }
-    if (image.flat.defined() && overlaps(image)) {
+    if (ring_ || (image.flat.defined() && overlaps(image))) {
       copyBack(image, std::max(first, output.from), std::min(upto, output.upto));
       continue;
     }

@@ -19,10 +19,12 @@
 #include <c10/core/Stream.h>
 
 #include "library.h"
+#include "ring.h"
 
 namespace goccl {
 
-// The blocks of a call in the host's memory, as the library numbers them: see goccl_feed.
+// The blocks of a call in the host's memory, or their names, as the library numbers them: see
+// goccl_feed.
 struct Blocks {
   std::vector<const char*> in;
   std::vector<char*> out;
@@ -65,11 +67,17 @@ class Streams {
 // An input that an earlier collective of the group still has to write is copied once its collective
 // has come to its turn: by then the other one's copies are on their stream.
 //
+// Of a call that the library cuts into segments blocks have names only, and the feed says where
+// they lie. There images of more than so many bytes are not made: those of some segments are, in
+// turn.
+//
 // start() and those before it are of the calling thread. From then on one thread at a time is here,
 // but for block() and arrived(), which may be called once finish() has returned.
 class Staging {
  public:
-  explicit Staging(c10::Device device) : device_(device) {}
+  // `most`: the bytes of images that a call may have which the library cuts into segments; 0: it
+  // does not cut it, or may run it once more.
+  Staging(c10::Device device, uint64_t most) : device_(device), most_(most) {}
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
   ~Staging();
@@ -130,15 +138,18 @@ class Staging {
   struct Image {
     at::Tensor tensor;          // whose image it is
     at::Tensor flat;            // its elements in a row; undefined where they do not lie so
-    at::Tensor host;            // the image
-    bool pinned;                // what it lies in
+    const char* name;           // its address, or what stands for it
+    at::Tensor host;            // the image; undefined where there is a ring
+    bool pinned = false;        // what it lies in
     std::vector<int64_t> cuts;  // where blocks of inputs begin
     std::vector<Piece> pieces;  // of inputs
     std::vector<Output> outputs;
 
     int64_t elementAt(const char* address) const {
-      const auto offset = address - static_cast<const char*>(host.const_data_ptr());
-      return offset / static_cast<int64_t>(host.itemsize());
+      return (address - name) / static_cast<int64_t>(tensor.itemsize());
+    }
+    const char* addressOf(int64_t element) const {
+      return name + element * static_cast<int64_t>(tensor.itemsize());
     }
   };
 
@@ -153,6 +164,15 @@ class Staging {
   Image* imageAround(const at::Tensor& tensor, bool out);
   // The image that has an address.
   Image& imageAt(const char* address);
+  // Makes the images that have only names, or a ring for them.
+  void makeImages();
+  void makeImage(Image& image);
+  // The blocks of the call, if a ring can have them; else none.
+  std::vector<Ring::Block> blocksForRing() const;
+  // The elements of an image where they lie.
+  at::Tensor hostOf(const Image& image, int64_t from, int64_t upto) const;
+  // Cuts elements of an image into pieces.
+  static void cut(Image& image, int64_t from, int64_t upto);
   static void cut(const Input& input);
   // Whether copies do not block.
   bool overlaps(const Image& image) const { return image.pinned && streams_->own; }
@@ -162,11 +182,23 @@ class Staging {
   void settle();
   // Has the copies of inputs begin.
   void bring();
+  // Has those begin that have a slot of the ring.
+  void bringSegments(size_t upto);
+  // A piece, by its number in its image.
+  using Copies = std::vector<std::pair<Image*, size_t>>;
+  void copyIn(Copies copies);
+  // Has what is copied in from now on come after all copies back so far.
+  void comeAfterCopiesBack();
   void copyIn(Image& image, Piece& piece) const;
   void copyBack(const Image& image, int64_t from, int64_t upto);
   // Whether the bytes are there; throws where their copy has failed.
   bool need(const char* from, uint64_t bytes);
   void final(const char* from, uint64_t bytes);
+  // Says where these bytes of blocks lie. Returns false where their place is still being copied
+  // from.
+  bool segment(const Blocks& blocks, uint64_t from, uint64_t upto, const void** in, void** out);
+  // Has the ring have that segment. Returns as segment() does.
+  bool moveTo(uint64_t from, uint64_t upto);
   // Has an event follow all copies so far.
   void mark(std::optional<c10::Event>& event, const c10::Stream& stream) const;
   // Drops the images.
@@ -181,10 +213,14 @@ class Staging {
   };
 
   const c10::Device device_;
+  const uint64_t most_;
   std::map<const char*, Image> images_;  // by the host's address
   std::vector<Input> inputs_;            // in the order of the call
   std::vector<at::Tensor> outputs_;      // after finish(), which drops the images
   std::deque<Feed> feeds_;
+  std::optional<Ring> ring_;
+  size_t current_ = 0;  // the segment that the library has come to
+  size_t brought_ = 0;  // the segments whose inputs' copies have begun
   std::optional<Streams::Pair> streams_;
   std::shared_ptr<Streams::Owed> owed_;
   size_t first_ = 0;                          // the block that is copied first

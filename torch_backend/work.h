@@ -44,6 +44,11 @@ struct Operation {
   Buffers buffers;
 
   bool pointToPoint() const { return kind.type == c10d::OpType::SEND || source != kNoSource; }
+  // Whether the library cuts its calls into segments: see goccl_feed.
+  bool cut() const {
+    return !pointToPoint() && kind.type != c10d::OpType::ALLTOALL &&
+           kind.type != c10d::OpType::ALLTOALL_BASE && kind.type != c10d::OpType::UNKNOWN;
+  }
   // Whether its calls have feeds, by which tensors of devices come and go.
   bool fed() const { return buffers.staged() && !pointToPoint(); }
 };

@@ -218,6 +218,12 @@ static int no_memory(void *context, uint64_t from, uint64_t upto, const void **i
   return -1;
 }
 
+static int never(void *context, uint64_t from, uint64_t upto, const void **in, void **out,
+                 char *err, size_t err_size) {
+  (void)context, (void)from, (void)upto, (void)in, (void)out, (void)err, (void)err_size;
+  return 0;
+}
+
 /* A call of which only a segment has memory at a time: its addresses are names. In place, or not,
  * and as another dtype. */
 static void segmented(goccl_comm comm, int rank, int size) {
@@ -272,6 +278,13 @@ void test_feeds(void) {
           goccl_group_end(comm, &call, NULL));
   OK(goccl_comm_destroy(comm));
   end(&f);
+  comm = alone();
+  how = (goccl_feed){.struct_size = sizeof how, .segment = never};
+  call.timeout_ms = 300;
+  REFUSED(GOCCL_TIMEOUT, "there is no memory yet for bytes 0 to 4 of its blocks",
+          goccl_allreduce(comm, &x, &x, 1, GOCCL_INT32, GOCCL_SUM, NULL, &call, NULL));
+  call.timeout_ms = 0;
+  OK(goccl_comm_destroy(comm));
   /* Survivors may begin anew. */
   goccl_config config = {
       .struct_size = sizeof config, .rank = 0, .size = 1, .recovery = "survivors"};

@@ -38,12 +38,13 @@ const (
 	envPrefix = "GOCCL_"
 	// `goccl bench`, tests and builds have variables of their own.
 	envLib         = envPrefix + "LIB"
+	envStaging     = envPrefix + "STAGING" // the back end of torch reads it
 	envBenchPrefix = envPrefix + "BENCH_"
 	envTestPrefix  = envPrefix + "TEST_"
 )
 
 // elsewhere are variables that are no options of a communicator: others read them.
-var elsewhere = []string{EnvJoin, logs.EnvDebug, logs.EnvSubsys, logs.EnvFile}
+var elsewhere = []string{EnvJoin, envStaging, logs.EnvDebug, logs.EnvSubsys, logs.EnvFile}
 
 // Variables are those of the environment that the library reads under its own prefix.
 func Variables() []string {

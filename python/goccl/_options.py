@@ -83,6 +83,15 @@ def _size(name: str, value: object) -> int:
     return value
 
 
+def _staging(name: str, value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(f"goccl.Options: `{name}` is {value!r}, it must be an int")
+    if value != 0 and not 128 << 20 <= value <= 1 << 40:
+        allowed = _SETTING[name].allowed
+        raise ValueError(f"goccl.Options: `{name}` is {value}, allowed are {allowed}")
+    return value
+
+
 def _gid_index(name: str, value: object) -> int | None:
     if value is None:
         return None
@@ -322,6 +331,18 @@ class OptionFields:
             "a backend alone is there for goccl.side_step()",
             about="The collectives that other backends do.",
             same=True,
+        ),
+    )
+    staging: int = field(
+        default=0,
+        metadata=_setting(
+            _staging,
+            variable="GOCCL_STAGING",
+            default="256 MiB",
+            allowed="bytes from 128 << 20 to 1 << 40, or 0: the default; the variable also takes a"
+            ' number with K, M or G, as "512M"',
+            about="How much pinned memory an operation on tensors of a device may have. One that"
+            " needs more goes through it segment by segment.",
         ),
     )
 

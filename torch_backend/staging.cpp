@@ -469,7 +469,6 @@ void Staging::comeAfterCopiesBack() {
 }
 
 void Staging::bring() {
-  const Plainly plainly;
   // Whether a call of the operation before its reader writes all of an input: there is nothing to
   // copy then.
   const auto isMade = [&](const Input& input) {

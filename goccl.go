@@ -189,3 +189,12 @@ func wrap(ctx context.Context, operation string, c *core.Comm, err error) (*Comm
 // Shutdown closes all communicators of the process, and ends each Init and Join that waits, with
 // [ErrAborted]. A program that has closed its communicators need not call it.
 func Shutdown() { process.Close() }
+
+// Dump writes what the communicators of this process have done, in the format of torch's flight
+// recorder: one file a rank, whose name is the prefix and the rank in the job. torchfrtrace
+// compares the files of all ranks. GOCCL_DUMP has the same written when a communicator fails.
+//
+// Dump may be called at any time, by any goroutine, and waits for no collective. A file that is
+// there is replaced as a whole. The error tells which file cannot be written and why, that a dump
+// is being written already, or that there is no communicator.
+func Dump(prefix string) error { return process.Dump(prefix) }

@@ -71,6 +71,10 @@ typedef struct {
   int contributors;       /* to a collective that has ended by the fast path */
 } api_operation;
 
+/* Has a descriptor, an eventfd, told of a signal. Returns it; -1 where the program has a handler
+ * for the signal, or where there is none to be had. */
+int api_take_signal(int number);
+
 /* Lets the calls with a communicator's handle go by its fast path where they can. */
 void api_use_fast_path(uint64_t comm, goccl_fast_path *path);
 

@@ -29,6 +29,7 @@ import (
 var process = core.NewRuntime(core.RuntimeConfig{
 	Getenv:  getenv,
 	Environ: environ,
+	Notify:  notify,
 	OnFD: func(fd int, open bool) {
 		var n C.int
 		if open {

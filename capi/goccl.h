@@ -601,6 +601,21 @@ goccl_result goccl_mem_free(void *memory);
  * was read so of peers' memory. Thread-safe. */
 goccl_result goccl_mem_stats(uint64_t *registered, uint64_t *given, uint64_t *taken);
 
+/* ---- what happens inside ------------------------------------------------------------------- */
+
+/* Writes what the communicators of this process have done, in the format of torch's flight recorder
+ * (a pickle), for torchfrtrace: one file a rank, whose name is the prefix and the rank's number in
+ * the job. Of each communicator the last 512 collectives and the last 256 sends and receives are
+ * told: what they are, how far they have come, when, by which algorithm and transports, and for
+ * whom they have waited. A file that is there is replaced as a whole. The environment's GOCCL_DUMP
+ * is a prefix by which each rank of a communicator that fails writes the same.
+ *   prefix: begins the paths of the files; it is not NULL or empty, and stays the caller's. The
+ *   folder must be there.
+ * Waits for no collective, and none waits for it. Thread-safe. Returns GOCCL_INVALID_ARGUMENT where
+ * the process has no communicator, and GOCCL_SYSTEM where a file cannot be written, or where a dump
+ * is being written already. */
+goccl_result goccl_dump(const char *prefix);
+
 /* ---- failures, and the end ----------------------------------------------------------------- */
 
 /* Ends a communicator in good order: works not yet finished end with GOCCL_ABORTED, peers are told

@@ -23,6 +23,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -191,3 +192,37 @@ void api_adopt_thread(struct api_signals *s) {
 }
 
 void api_leave_thread(struct api_signals *s) { take_alternate(s); }
+
+/* ---- a signal at which a dump is written ------------------------------------------------------
+ */
+
+static struct {
+  int fd;
+  pid_t process;
+} told;
+
+/* A child made by fork() has the handler, too, and the parent's descriptor. */
+static void on_told(int number) {
+  (void)number;
+  int error = errno;
+  const uint64_t one = 1;
+  if (getpid() == told.process && write(told.fd, &one, sizeof one) < 0) {
+    /* it has been told very often */
+  }
+  errno = error;
+}
+
+int api_take_signal(int number) {
+  struct sigaction before, action = {.sa_handler = on_told, .sa_flags = SA_RESTART | SA_ONSTACK};
+  if (sigaction(number, NULL, &before) != 0 || before.sa_handler != SIG_DFL) return -1;
+  int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (fd < 0) return -1;
+  told.fd = fd;
+  told.process = getpid();
+  sigfillset(&action.sa_mask);
+  if (sigaction(number, &action, NULL) != 0) {
+    close(fd);
+    return -1;
+  }
+  return fd;
+}

@@ -279,7 +279,7 @@ func (c *Comm) open(id roster.Identity) error {
 	c.runtime.mu.Lock()
 	c.runtime.comms[c] = true
 	c.runtime.mu.Unlock()
-	c.runtime.traces.Add(c.shared.FastPath.Trace())
+	c.runtime.record(c)
 	c.runtime.shows()
 	if err := c.present.Load().Open(id); err != nil {
 		c.Destroy()

@@ -19,12 +19,14 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"syscall"
 	"unsafe"
 
 	"github.com/goccl/goccl/core/config"
 	"github.com/goccl/goccl/core/endpoint"
 	"github.com/goccl/goccl/core/epoch"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/flight"
 	"github.com/goccl/goccl/core/internal/interfaces"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/memory"
@@ -39,6 +41,8 @@ type RuntimeConfig struct {
 	OnFD    func(fd int, open bool) // told of each socket that opens or closes
 	Logger  *slog.Logger            // default: records are discarded
 	Verbs   string                  // the path of libibverbs; default: the system's
+	// Notify tells of a signal; nil where the program has a handler; default: os/signal's.
+	Notify func(syscall.Signal) <-chan os.Signal
 
 	host   string // in tests: the name of the host that this process claims to be on
 	unread bool   // in tests: no process can read this one's memory
@@ -54,6 +58,7 @@ type Runtime struct {
 	comms         map[*Comm]bool // guarded by mu
 	traces        trace.Registry
 	status        *status.Server // while there are comms; guarded by mu
+	recorder      flight.Recorder
 	lingering     epoch.Lingering
 	arenas        memory.Arenas
 	images        memory.Images // copies of inputs: see package suspended
@@ -69,12 +74,16 @@ func NewRuntime(c RuntimeConfig) *Runtime {
 	if c.Environ == nil {
 		c.Environ = os.Environ
 	}
+	if c.Notify == nil {
+		c.Notify = flight.Notify
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	r := &Runtime{config: c, endpoints: endpoint.Pool{Logger: c.Logger, OnFD: c.OnFD},
 		comms:  map[*Comm]bool{},
 		arenas: memory.Arenas{Logger: logs.For(c.Logger, logs.Mem)}}
+	r.recorder = flight.Recorder{Traces: &r.traces, Library: Version}
 	r.life, r.endLife = context.WithCancel(context.Background())
 	return r
 }
@@ -142,6 +151,7 @@ func (r *Runtime) forget(c *Comm) {
 	r.mu.Lock()
 	delete(r.comms, c)
 	r.mu.Unlock()
+	r.recorder.Wait(dumpTime)
 	r.traces.Remove(c.shared.FastPath.Trace())
 	r.shows()
 	if c.shared.End != nil {

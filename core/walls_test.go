@@ -24,11 +24,12 @@ type packageRule struct {
 var packages = []packageRule{
 	{public, "core bootstrap program/formats program plan reduce fault logs", false},
 	{"core", "status sim program channel join epoch agreement suspended checkpoint config endpoint " +
-		"work " +
-		"memory roster order membership meeting tune call fault plan exec trace address transport " +
-		"bootstrap bootstrap/etcd logs internal/cpus internal/interfaces internal/printable", false},
+		"work memory roster order membership meeting tune call fault plan exec flight trace address " +
+		"transport bootstrap bootstrap/etcd logs internal/cpus internal/interfaces " +
+		"internal/printable", false},
 	{"status", "judge internal/printable", false},
 	{"judge", "internal/printable", true},
+	{"flight", "trace call plan reduce internal/pickle", false},
 	{"join", "config endpoint roster membership meeting fault address transport bootstrap " +
 		"bootstrap/etcd logs internal/printable", false},
 	{"epoch", "agreement suspended config endpoint collective p2p channel wire work memory roster " +
@@ -85,6 +86,7 @@ var packages = []packageRule{
 	{"internal/serial", "", false},
 	{"internal/interfaces", "", false},
 	{"internal/untrusted", "", true},
+	{"internal/pickle", "", true},
 	{"internal/seal", "", true},
 	{"internal/cpus", "internal/printable", false},
 	{"internal/printable", "", true},

@@ -44,6 +44,8 @@ std::string simulate(const std::string& request) {
   return written(goccl::library().simulate, request.c_str());
 }
 
+void dump(const std::string& prefix) { goccl::check(goccl::library().dump(prefix.c_str())); }
+
 std::string builtinProgram(const std::string& request) {
   return written(goccl::library().program_builtin, request.c_str());
 }
@@ -108,6 +110,7 @@ PYBIND11_MODULE(_C, module) {
              "A JSON object that tells how long a collective would take: see goccl_simulate() in "
              "goccl.h. Loads libgoccl.so.");
 
+  module.def("dump", &dump, py::call_guard<py::gil_scoped_release>(), py::arg("prefix"));
   module.def("builtin_program", &builtinProgram, py::call_guard<py::gil_scoped_release>(),
              py::arg("request"),
              "What goccl does by itself as the text of a program: see goccl_program_builtin() in "

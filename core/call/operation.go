@@ -275,11 +275,7 @@ func (o *Operation) Message() plan.Message {
 	m := plan.Message{Collective: uint8(o.Collective), Root: -1}
 	counts := o.known()
 	if len(counts) > 1 {
-		h := fnv.New64a()
-		for _, n := range counts {
-			_ = binary.Write(h, binary.LittleEndian, n) // a hash never fails
-		}
-		m.Digest = h.Sum64()
+		m.Digest = Digest(counts)
 	}
 	for _, n := range counts {
 		m.Count += n
@@ -297,4 +293,15 @@ func (o *Operation) Message() plan.Message {
 		m.Collective = uint8(o.PartOf)
 	}
 	return m
+}
+
+// Digest is that of counts in a message.
+func Digest(counts []uint64) uint64 {
+	h := fnv.New64a()
+	var word [8]byte
+	for _, n := range counts {
+		binary.LittleEndian.PutUint64(word[:], n)
+		_, _ = h.Write(word[:]) // a hash never fails
+	}
+	return h.Sum64()
 }

@@ -28,6 +28,8 @@ const (
 	EnvSecret     = "GOCCL_SECRET"
 	EnvStore      = "GOCCL_STORE"
 	EnvJoin       = "GOCCL_JOIN"
+	EnvDump       = "GOCCL_DUMP"
+	EnvDumpSignal = "GOCCL_DUMP_SIGNAL"
 	EnvRestarts   = "TORCHELASTIC_RESTART_COUNT"
 
 	envAgentStore = "TORCHELASTIC_USE_AGENT_STORE"
@@ -44,7 +46,8 @@ const (
 )
 
 // elsewhere are variables that are no options of a communicator: others read them.
-var elsewhere = []string{EnvJoin, envStaging, logs.EnvDebug, logs.EnvSubsys, logs.EnvFile}
+var elsewhere = []string{EnvJoin, envStaging, EnvDump, EnvDumpSignal, logs.EnvDebug,
+	logs.EnvSubsys, logs.EnvFile}
 
 // Variables are those of the environment that the library reads under its own prefix.
 func Variables() []string {

@@ -30,6 +30,9 @@ func (c *communicator) Timeout() time.Duration { return time.Minute }
 
 func (c *communicator) Recover() { c.recoveries.Add(1) }
 
+// Failed implements Owner.
+func (*communicator) Failed() {}
+
 func (c *communicator) Changed() { c.changes.Add(1) }
 
 // newEpochs makes the epochs of a group's ranks, all of this process, without a communicator or a

@@ -68,6 +68,9 @@ func (e *Epoch) act(actions []membership.Action) {
 			e.channels.Fail(a.Cause)
 			e.queue.Stop()
 			close(e.stopped)
+			if e.config.Life.Err() == nil {
+				e.config.Owner.Failed()
+			}
 		}
 	}
 }

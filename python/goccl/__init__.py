@@ -9,6 +9,7 @@ the installed package. This module has
   puts, gets and signals between tensors of two ranks;
 - goccl.empty, goccl.zeros, their *_like, and goccl.use_shareable_memory, tensors on which
   collectives of one host, or over RDMA, are faster;
+- goccl.dump, what groups have done, for torchfrtrace;
 - goccl.elastic, training that goes on when workers die or join;
 - goccl.plan, collectives of your own;
 - goccl.Error and its subclasses, the exceptions of failures (help(goccl.errors));
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         zeros_like,
     )
     from goccl._side_step import side_step
+    from goccl._trace import dump
     from goccl._wire import wire_dtype
     from goccl.errors import (
         AbortedError,
@@ -84,6 +86,7 @@ __all__ = [
     "UnsupportedError",
     "algorithm",
     "describe",
+    "dump",
     "elastic",
     "empty",
     "empty_like",
@@ -119,6 +122,7 @@ _MODULE_OF = {
             "zeros_like",
         ),
         "_side_step": ("side_step",),
+        "_trace": ("dump",),
         "_wire": ("wire_dtype",),
         "errors": tuple(name for name in __all__ if name.endswith("Error")),
     }.items()

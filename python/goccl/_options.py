@@ -377,6 +377,18 @@ SETTINGS: tuple[Setting, ...] = (
         " handles: see goccl.elastic.",
     ),
     Setting(
+        variable="GOCCL_DUMP",
+        default="none: nothing is written",
+        allowed="what paths of files begin with; the rank in the job follows",
+        about="Where each rank of a group that fails writes what it has done, for torchfrtrace.",
+    ),
+    Setting(
+        variable="GOCCL_DUMP_SIGNAL",
+        default="none",
+        allowed="USR1 and USR2",
+        about="A signal at which a process writes the same, for which the program has no handler.",
+    ),
+    Setting(
         variable="GOCCL_DEBUG",
         default="WARN",
         allowed="NONE, VERSION, WARN, INFO and TRACE",

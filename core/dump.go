@@ -1,0 +1,46 @@
+package core
+
+import (
+	"time"
+
+	"github.com/goccl/goccl/core/config"
+	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/flight"
+	"github.com/goccl/goccl/core/logs"
+)
+
+// dumpTime is how long the end of a communicator waits for the flight recorder.
+const dumpTime = 2 * time.Second
+
+// Dump writes what the communicators of the process have done, for torchfrtrace: a file a rank,
+// whose name is the prefix and the rank in the job. It waits for no collective. An error tells why
+// a file is not written, or that a dump is being written already.
+func (r *Runtime) Dump(prefix string) error {
+	if prefix == "" {
+		return fault.Errorf(fault.ErrInvalidArgument, "dump: prefix is empty, it must begin the names "+
+			"of files, such as \"/tmp/goccl_rank_\"")
+	}
+	if len(r.traces.All()) == 0 {
+		return fault.Errorf(fault.ErrInvalidArgument,
+			"dump: there is no communicator in this process to tell of")
+	}
+	if err := r.recorder.Dump(prefix); err != nil {
+		return fault.Errorf(fault.ErrSystem, "dump: %v", err)
+	}
+	return nil
+}
+
+// record has the recorder tell of a communicator, which is made, until it is destroyed.
+func (r *Runtime) record(c *Comm) {
+	r.traces.Add(c.shared.FastPath.Trace())
+	r.recorder.Listen(flight.Signal{Name: r.config.Getenv(config.EnvDumpSignal),
+		Prefix: r.config.Getenv(config.EnvDump), Notify: r.config.Notify}, r.log(logs.Env))
+}
+
+// Failed implements epoch.Owner.
+func (o owner) Failed() {
+	r := o.c.runtime
+	if prefix := r.config.Getenv(config.EnvDump); prefix != "" {
+		r.recorder.Failed(prefix, r.log(logs.Init))
+	}
+}

@@ -1,0 +1,105 @@
+package flight
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/goccl/goccl/core/trace"
+)
+
+// ErrBusy tells that a dump is being written already.
+var ErrBusy = errors.New("a dump is being written already")
+
+// Recorder writes what the communicators of a process have done. Its methods may be called from any
+// goroutine.
+type Recorder struct {
+	Traces  *trace.Registry
+	Library string // its version
+
+	writing   sync.Mutex     // held while files are written
+	failing   sync.WaitGroup // dumps that failures have begun
+	listening sync.Once      // for signals
+}
+
+// Dump writes a file for each rank that has communicators here: its name is the prefix and the rank
+// in the job. A file that is there is replaced as a whole, or stays as it is. A dump that is being
+// written is not waited for: see ErrBusy.
+func (r *Recorder) Dump(prefix string) error {
+	if !r.writing.TryLock() {
+		return ErrBusy
+	}
+	defer r.writing.Unlock()
+	return r.write(prefix)
+}
+
+func (r *Recorder) write(prefix string) error {
+	var sources []Source
+	for _, t := range r.Traces.All() {
+		sources = append(sources, Read(t))
+	}
+	var all []error
+	for rank, content := range Files(r.Library, sources) {
+		all = append(all, replace(prefix+strconv.Itoa(rank), content))
+	}
+	return errors.Join(all...)
+}
+
+// Failed writes a dump, on a goroutine, because a communicator has failed. A problem is logged.
+func (r *Recorder) Failed(prefix string, log *slog.Logger) {
+	r.failing.Go(func() {
+		r.writing.Lock()
+		defer r.writing.Unlock()
+		if err := r.write(prefix); err != nil {
+			log.Warn("the flight recorder's files cannot be written", "cause", err.Error())
+		}
+	})
+}
+
+// Wait waits for what Failed has begun, for so long at most.
+func (r *Recorder) Wait(most time.Duration) {
+	over := make(chan struct{})
+	go func() {
+		r.failing.Wait()
+		close(over)
+	}()
+	select {
+	case <-over:
+	case <-time.After(most):
+	}
+}
+
+// replace writes a file in the place of another one, which readers see as a whole.
+func replace(path string, content []byte) (err error) {
+	part, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return cause(path, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(part.Name())
+			err = cause(path, err)
+		}
+	}()
+	_, err = part.Write(content)
+	err = errors.Join(err, part.Chmod(0o644), part.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(part.Name(), path)
+}
+
+// cause names the file that was to be written, and no other.
+func cause(path string, err error) error {
+	var at *fs.PathError
+	if errors.As(err, &at) {
+		err = at.Err
+	}
+	return fmt.Errorf("writing %s: %w", path, err)
+}

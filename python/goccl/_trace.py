@@ -1,0 +1,30 @@
+"""What happens inside: the flight recorder."""
+
+from __future__ import annotations
+
+import os
+
+from goccl._native import load
+
+__all__ = ["dump"]
+
+
+def dump(prefix: str | os.PathLike[str]) -> None:
+    """Writes what this process's groups have done, for torchfrtrace.
+
+    The files are as those of torch's flight recorder: one a rank, whose name is `prefix` and the
+    rank in the job. Of each group they tell the last 512 collectives and the last 256 sends and
+    receives. With the variable GOCCL_DUMP each rank of a group that fails writes the same by
+    itself. It waits for no collective, and may be called by any thread at any time.
+
+    Args:
+        prefix: begins the paths of the files. The folder must be there; a file that is there is
+            replaced as a whole.
+
+    Raises:
+        ValueError: `prefix` is empty, or the process has no group.
+        goccl.Error: a file cannot be written, or a dump is being written already.
+
+    >>> goccl.dump("/tmp/goccl_rank_")
+    """
+    load().dump(os.fspath(prefix))

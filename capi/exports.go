@@ -24,6 +24,7 @@ import (
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/reduce"
+	"github.com/goccl/goccl/core/status"
 	"github.com/goccl/goccl/core/tune"
 )
 
@@ -63,7 +64,7 @@ func apiInfo(json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
 //export apiPs
 func apiPs(json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
 	return export("ps", func() error {
-		found, err := core.FindProcesses()
+		found, err := status.Host()
 		if err != nil {
 			return errorf(C.GOCCL_SYSTEM, "ps: %v", err)
 		}

@@ -154,9 +154,7 @@ func (c *Comm) awaitNext(e *epoch.Epoch) {
 // came to Start. Start does the same for what it refuses itself. Refuse waits for nobody.
 func (c *Comm) Refuse(reason string) { c.present.Load().Refuse(reason) }
 
-// SideStep takes a place in the order for a collective that another library does, named by `to`,
-// so that a rank which waits in another one there finds the mismatch. Ranks that side-step to
-// different libraries there do not find it: they wait in these. It waits for nobody.
+// SideStep takes a place in the order for a collective that another library does: see epoch's.
 func (c *Comm) SideStep(collective plan.Collective, to string) error {
 	return c.present.Load().SideStep(collective, to)
 }

@@ -16,13 +16,12 @@ const dumpTime = 2 * time.Second
 // whose name is the prefix and the rank in the job. It waits for no collective. An error tells why
 // a file is not written, or that a dump is being written already.
 func (r *Runtime) Dump(prefix string) error {
-	if prefix == "" {
+	switch {
+	case prefix == "":
 		return fault.Errorf(fault.ErrInvalidArgument, "dump: prefix is empty, it must begin the names "+
 			"of files, such as \"/tmp/goccl_rank_\"")
-	}
-	if len(r.traces.All()) == 0 {
-		return fault.Errorf(fault.ErrInvalidArgument,
-			"dump: there is no communicator in this process to tell of")
+	case len(r.traces.All()) == 0:
+		return fault.Errorf(fault.ErrInvalidArgument, "dump: this process has no communicator")
 	}
 	if err := r.recorder.Dump(prefix); err != nil {
 		return fault.Errorf(fault.ErrSystem, "dump: %v", err)
@@ -39,8 +38,7 @@ func (r *Runtime) record(c *Comm) {
 
 // Failed implements epoch.Owner.
 func (o owner) Failed() {
-	r := o.c.runtime
-	if prefix := r.config.Getenv(config.EnvDump); prefix != "" {
-		r.recorder.Failed(prefix, r.log(logs.Init))
+	if prefix := o.c.runtime.config.Getenv(config.EnvDump); prefix != "" {
+		o.c.runtime.recorder.Failed(prefix, o.c.runtime.log(logs.Init))
 	}
 }

@@ -280,7 +280,7 @@ func (c *Comm) open(id roster.Identity) error {
 	c.runtime.comms[c] = true
 	c.runtime.mu.Unlock()
 	c.runtime.record(c)
-	c.runtime.shows()
+	c.runtime.show()
 	if err := c.present.Load().Open(id); err != nil {
 		c.Destroy()
 		return fault.Errorf(fault.ErrSystem, "the communicator cannot be made: %v", err)

@@ -8,6 +8,7 @@ import (
 	"github.com/goccl/goccl/core/judge"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/status"
+	"github.com/goccl/goccl/core/trace"
 )
 
 // judged is what is told of a world, whose ranks are in one process here: a process each in life.
@@ -15,10 +16,7 @@ func judged(t *testing.T, w *world) status.Judged {
 	t.Helper()
 	var told []status.Process
 	for _, c := range w.comms {
-		of := c.shared.FastPath.Trace()
-		groups := of.Groups()
-		told = append(told, status.Process{
-			Groups: []status.Group{statusOf(of, &groups[len(groups)-1], "here")}})
+		told = append(told, status.Of([]*trace.Trace{c.shared.FastPath.Trace()}))
 	}
 	all := status.Groups(told, "here", func(int) string { return "" })
 	if len(all) != 1 {
@@ -83,7 +81,7 @@ func TestProcessIsSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := func() bool {
-		found, err := FindProcesses()
+		found, err := status.Host()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -57,7 +57,7 @@ type Runtime struct {
 	endpoints     endpoint.Pool
 	comms         map[*Comm]bool // guarded by mu
 	traces        trace.Registry
-	status        *status.Server // while there are comms; guarded by mu
+	shown         status.Shown // while there are comms
 	recorder      flight.Recorder
 	lingering     epoch.Lingering
 	arenas        memory.Arenas
@@ -146,6 +146,14 @@ func listenError(err error) *fault.Error {
 	return fault.From(err, kind, "init")
 }
 
+// show has `goccl ps` see the process while it has communicators.
+func (r *Runtime) show() {
+	r.mu.Lock()
+	has := len(r.comms) > 0
+	r.mu.Unlock()
+	r.shown.Set(has, &r.traces, r.config.OnFD, r.log(logs.Init))
+}
+
 // forget drops a communicator that is destroyed, and gives its endpoint back.
 func (r *Runtime) forget(c *Comm) {
 	r.mu.Lock()
@@ -153,7 +161,7 @@ func (r *Runtime) forget(c *Comm) {
 	r.mu.Unlock()
 	r.recorder.Wait(dumpTime)
 	r.traces.Remove(c.shared.FastPath.Trace())
-	r.shows()
+	r.show()
 	if c.shared.End != nil {
 		c.shared.End.Leave()
 	}

@@ -24,10 +24,10 @@ type packageRule struct {
 var packages = []packageRule{
 	{public, "core bootstrap program/formats program plan reduce fault logs", false},
 	{"core", "status sim program channel join epoch agreement suspended checkpoint config endpoint " +
-		"work memory roster order membership meeting tune call fault plan exec flight trace address " +
+		"work memory roster membership meeting tune call fault plan exec flight trace address " +
 		"transport bootstrap bootstrap/etcd logs internal/cpus internal/interfaces " +
 		"internal/printable", false},
-	{"status", "judge internal/printable", false},
+	{"status", "judge trace order call plan internal/printable", false},
 	{"judge", "internal/printable", true},
 	{"flight", "trace call plan reduce internal/pickle", false},
 	{"join", "config endpoint roster membership meeting fault address transport bootstrap " +

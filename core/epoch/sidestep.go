@@ -9,7 +9,8 @@ import (
 )
 
 // SideStep takes a place in the order for a collective that another library does, so that a rank
-// which waits in another one there finds the mismatch. It waits for nobody.
+// which waits in another one there finds the mismatch. Ranks that side-step to different libraries
+// do not find it: they wait in these. It waits for nobody.
 func (e *Epoch) SideStep(c plan.Collective, to string) error {
 	m := call.SideStep(c, to)
 	e.lockOrder()

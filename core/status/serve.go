@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/internal/printable"
+	"github.com/goccl/goccl/core/trace"
 )
 
 const (
@@ -64,6 +66,32 @@ func Serve(answer func() Process, onFD func(fd int, open bool)) (*Server, error)
 	s.onFD(s.fd, true)
 	s.done.Go(s.accept)
 	return s, nil
+}
+
+// Shown is the server of a process that has something to tell at times. The zero one is off.
+type Shown struct {
+	mu     sync.Mutex
+	server *Server // nil while it is off; guarded by mu
+}
+
+// Set turns it on, with communicators to tell of, or off. OnFD is as of Serve. What stands against
+// it is logged: nothing but `goccl ps` needs it.
+func (s *Shown) Set(
+	on bool, traces *trace.Registry, onFD func(fd int, open bool), log *slog.Logger,
+) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case on && s.server == nil:
+		var err error
+		s.server, err = Serve(func() Process { return Of(traces.All()) }, onFD)
+		if err != nil {
+			log.Info("`goccl ps` cannot see this process", "err", err)
+		}
+	case !on && s.server != nil:
+		s.server.Close()
+		s.server = nil
+	}
 }
 
 // Close ends it, and waits for answers that are under way: for answerTime at most.

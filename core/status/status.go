@@ -72,6 +72,24 @@ type Judged struct {
 // Life is how a process of this host is: "" where it runs, else "stopped" or "gone".
 type Life func(pid int) string
 
+// Found is what the processes of a host do.
+type Found struct {
+	Groups []Judged `json:"groups"`
+	Silent []int    `json:"silent"` // processes that are there and have not answered
+}
+
+// Host asks all processes of this host that have communicators: those of this user, for root those
+// of all.
+func Host() (Found, error) {
+	processes, silent, err := Find()
+	if err != nil {
+		return Found{}, err
+	}
+	host, _ := os.Hostname()
+	return Found{append([]Judged{}, Groups(processes, host, LifeOf)...),
+		append([]int{}, silent...)}, nil
+}
+
 // The words of Member.State.
 var states = map[judge.State]string{judge.Answers: "answers", judge.Stopped: "stopped",
 	judge.Silent: "silent", judge.Gone: "gone", judge.Unreachable: "unreachable"}

@@ -213,6 +213,10 @@ def run_on_device(rank):
     with goccl.wire_dtype(torch.bfloat16):
         dist.all_reduce(x)
     oracle.check(x, oracle.reduce([g.bfloat16() for g in given], "SUM").float(), "all_reduce")
+    x = harness.place(given[rank.rank].clone())
+    with goccl.wire_dtype(torch.bfloat16):
+        dist.broadcast(x, 1)
+    oracle.check(x, given[1].bfloat16().float(), "broadcast, also on its root")
 
 
 @pytest.mark.skipif(not harness.DEVICE, reason="no device is to be tested")

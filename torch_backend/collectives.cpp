@@ -122,6 +122,18 @@ auto callOf(Function function, Arguments... arguments) {
   return Call<Function, Arguments...>(function, std::move(arguments)...);
 }
 
+// Rounds what lies on a device to the thread's wire dtype, if it has one. The root of a broadcast
+// keeps what it gives, and the library sees an image of it only.
+void roundAsOthers(const at::Tensor& tensor) {
+  const bool narrows =
+      wireDType == GOCCL_WIRE(GOCCL_FLOAT16) || wireDType == GOCCL_WIRE(GOCCL_BFLOAT16);
+  const auto type = tensor.scalar_type();
+  if (!tensor.is_cpu() && narrows && (type == at::kFloat || type == at::kDouble)) {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    tensor.copy_(tensor.to(wireDType == GOCCL_WIRE(GOCCL_FLOAT16) ? at::kHalf : at::kBFloat16));
+  }
+}
+
 // The calls that `make` makes of 0 to n-1.
 template <typename Make>
 auto callsOf(size_t n, Make make) {
@@ -210,6 +222,7 @@ auto ProcessGroupGoccl::broadcastCall(Buffers& buffers, const at::Tensor& tensor
   void* memory = nullptr;
   if (rank_ == root) {
     checkTensor(tensor, "broadcast", {"tensor"});
+    roundAsOthers(tensor);
     memory = const_cast<void*>(buffers.in(tensor));  // the root's buffer is only read
   } else {
     checkOutput(tensor, "broadcast", {"tensor"});

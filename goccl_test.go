@@ -877,6 +877,7 @@ func TestConfigHasAll(t *testing.T) {
 		"StoreHost",                                // Interface says more
 		"Thresholds", "Algorithms", "Links", "Net", // for those who tune: the environment
 		"HCA", "GIDIndex", // of a host's adapters: the environment
+		"SideStep", // other backends are torch's
 	}
 	for i := range reflect.TypeFor[core.Config]().NumField() {
 		name := reflect.TypeFor[core.Config]().Field(i).Name

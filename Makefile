@@ -154,8 +154,9 @@ $(VENV)/.tools: pyproject.toml Makefile
 
 $(VENV)/.goccl: $(VENV)/.tools $(SOURCES)
 	@echo "building goccl (the first build takes minutes, later ones compile what has changed)"
+	@touch $@.begun # a source that changes from here on is newer
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
-	@touch $@
+	@mv $@.begun $@
 
 $(VENV)/.lint: $(VENV)/.tools
 	$(PIP) install --group lint

@@ -1822,6 +1822,9 @@ static void fail_each(int child) {
   GIVES(handle, goccl_comm_checkpoint_async(c, NULL, 0, NULL, 0, 1, &started));
   GIVES(handle, goccl_comm_load_checkpoint_async(c, NULL, NULL, NULL, NULL, NULL, &started));
   TRUE(started == (child ? 7 : 0));
+  GIVES(handle, goccl_comm_side_step(c, NULL, NULL));
+  GIVES(argument, goccl_ps(NULL, 10, NULL));
+  GIVES(argument, goccl_dump(NULL));
   GIVES(handle, goccl_work_error(w, NULL, 0));
   GIVES(handle, goccl_work_contributors(w, NULL));
   GIVES(handle, goccl_work_on_done(w, NULL, NULL));

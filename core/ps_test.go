@@ -18,7 +18,7 @@ func judged(t *testing.T, w *world) status.Judged {
 	for _, c := range w.comms {
 		told = append(told, status.Of([]*trace.Trace{c.shared.FastPath.Trace()}))
 	}
-	all := status.Groups(told, "here", func(int) string { return "" })
+	all := status.Groups(told, func(int) string { return "" })
 	if len(all) != 1 {
 		t.Fatalf("%d groups", len(all))
 	}

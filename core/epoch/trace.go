@@ -43,6 +43,8 @@ func (e *Epoch) tracedGroup() (g trace.Group, via []trace.Transport) {
 	for peer, a := range e.Peers {
 		via = append(via, trace.TransportOf(e.Peers[peer].Kind))
 		g.Hosts, g.PIDs = append(g.Hosts, a.Name), append(g.PIDs, a.PID)
+		self := &e.Peers[e.Rank].Address
+		g.Near = append(g.Near, self.Host == a.Host && self.SharesPIDs(&a.Address))
 		if e.Members.GlobalRanks == nil {
 			g.Ranks = append(g.Ranks, peer)
 		}

@@ -27,9 +27,9 @@ func Of(traces []*trace.Trace) Process {
 
 func groupOf(t *trace.Trace, g *trace.Group, host string) Group {
 	s := Group{ID: g.ID, Epoch: g.Epoch, Name: g.Name, Rank: g.Rank, Hosts: g.Hosts, PIDs: g.PIDs,
-		Failed: g.Failed, Call: Call{Peer: -1}}
+		Near: g.Near, Failed: g.Failed, Call: Call{Peer: -1}}
 	if len(g.PIDs) == 1 { // it publishes nothing
-		s.Hosts, s.PIDs = []string{host}, []int{os.Getpid()}
+		s.Hosts, s.PIDs, s.Near = []string{host}, []int{os.Getpid()}, []bool{true}
 	}
 	records, _ := t.ReadCollectives()
 	clock := t.Clock()

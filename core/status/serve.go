@@ -244,9 +244,10 @@ func (p *Process) clean() error {
 	text(&p.Program)
 	for i := range p.Groups {
 		g := &p.Groups[i]
-		if len(g.Hosts) != len(g.PIDs) || g.Rank < 0 || g.Rank >= len(g.PIDs) {
-			return fmt.Errorf("group %d has %d hosts, %d processes, and rank %d", i, len(g.Hosts),
-				len(g.PIDs), g.Rank)
+		n := len(g.PIDs)
+		if len(g.Hosts) != n || len(g.Near) != n || g.Rank < 0 || g.Rank >= n {
+			return fmt.Errorf("group %d has %d hosts, %d processes, %d near ones, and rank %d", i,
+				len(g.Hosts), n, len(g.Near), g.Rank)
 		}
 		for _, s := range []*string{&g.Name, &g.Failed, &g.Call.What, &g.Call.State} {
 			text(s)

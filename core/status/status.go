@@ -38,6 +38,7 @@ type Group struct {
 	Rank   int      `json:"rank"`
 	Hosts  []string `json:"hosts"`
 	PIDs   []int    `json:"pids"`
+	Near   []bool   `json:"near"`   // which are processes of this host
 	Failed string   `json:"failed"` // why it has failed; "": it has not
 	Call   Call     `json:"call"`
 }
@@ -85,18 +86,15 @@ func Host() (Found, error) {
 	if err != nil {
 		return Found{}, err
 	}
-	host, _ := os.Hostname()
-	return Found{append([]Judged{}, Groups(processes, host, LifeOf)...),
-		append([]int{}, silent...)}, nil
+	return Found{append([]Judged{}, Groups(processes, LifeOf)...), append([]int{}, silent...)}, nil
 }
 
 // The words of Member.State.
 var states = map[judge.State]string{judge.Answers: "answers", judge.Stopped: "stopped",
 	judge.Silent: "silent", judge.Gone: "gone", judge.Unreachable: "unreachable"}
 
-// Groups puts together what the processes of a host tell, group by group. Silent are those that are
-// there and have not answered.
-func Groups(processes []Process, host string, life Life) []Judged {
+// Groups puts together what the processes of a host tell, group by group.
+func Groups(processes []Process, life Life) []Judged {
 	type key struct {
 		id    uint64
 		epoch uint32
@@ -110,7 +108,7 @@ func Groups(processes []Process, host string, life Life) []Judged {
 	}
 	var all []Judged
 	for k, told := range byKey {
-		all = append(all, judged(k.epoch, told, host, life))
+		all = append(all, judged(k.epoch, told, life))
 	}
 	slices.SortFunc(all, func(a, b Judged) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Members[0].PID, b.Members[0].PID),
@@ -119,7 +117,7 @@ func Groups(processes []Process, host string, life Life) []Judged {
 	return all
 }
 
-func judged(epoch uint32, told []*Group, host string, life Life) Judged {
+func judged(epoch uint32, told []*Group, life Life) Judged {
 	j := Judged{Name: told[0].Name, Epoch: epoch}
 	var ranks []judge.Rank
 	for rank, pid := range told[0].PIDs {
@@ -132,7 +130,7 @@ func judged(epoch uint32, told []*Group, host string, life Life) Judged {
 				What: g.Call.What, Ended: g.Call.State != "queued" && g.Call.State != "begun",
 				For: time.Duration(g.Call.ForUS) * time.Microsecond, Peer: g.Call.Peer,
 				Input: g.Call.Input}}
-		} else if m.Host == host {
+		} else if told[0].Near[rank] {
 			switch life(pid) {
 			case "gone":
 				r.State = judge.Gone

@@ -21,7 +21,7 @@ import (
 func told(rank int, call Call) Process {
 	return Process{PID: 100 + rank, Host: "here", Program: "train",
 		Groups: []Group{{ID: 7, Name: "default", Rank: rank, Hosts: []string{"here", "here", "there"},
-			PIDs: []int{100, 101, 102}, Call: call}}}
+			PIDs: []int{100, 101, 102}, Near: []bool{true, true, false}, Call: call}}}
 }
 
 func TestGroups(t *testing.T) {
@@ -49,7 +49,7 @@ func TestGroups(t *testing.T) {
 			[]string{"answers", "answers", "unreachable"}, judge.Slow},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			all := Groups(c.told, "here", c.life)
+			all := Groups(c.told, c.life)
 			if len(all) != 1 {
 				t.Fatalf("%d groups", len(all))
 			}
@@ -146,9 +146,11 @@ func TestServe(t *testing.T) {
 // What another process answers is bounded, and checked.
 func TestAskLiars(t *testing.T) {
 	for i, answer := range []string{"", "{", "[]", "null",
-		`{"groups": [{"rank": 1, "hosts": ["a"], "pids": [1]}]}`,
-		`{"groups": [{"rank": -1, "hosts": ["a"], "pids": [1]}]}`,
-		`{"groups": [{"hosts": [], "pids": [1]}]}`, `{"host": "` + strings.Repeat("x", answerMost)} {
+		`{"groups": [{"rank": 1, "hosts": ["a"], "pids": [1], "near": [true]}]}`,
+		`{"groups": [{"rank": -1, "hosts": ["a"], "pids": [1], "near": [true]}]}`,
+		`{"groups": [{"hosts": ["a"], "pids": [1], "near": []}]}`,
+		`{"groups": [{"hosts": [], "pids": [1], "near": [true]}]}`,
+		`{"host": "` + strings.Repeat("x", answerMost)} {
 		l, err := net.Listen("unix", prefix+strconv.Itoa(os.Getpid())+"-liar"+strconv.Itoa(i))
 		if err != nil {
 			t.Fatal(err)

@@ -84,6 +84,7 @@ type Group struct {
 	Ranks  []int // of each rank its number in the job
 	Hosts  []string
 	PIDs   []int
+	Near   []bool // which are processes of this host and pid namespace
 	Failed string // why the epoch has failed; "": it has not
 }
 

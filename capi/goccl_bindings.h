@@ -78,12 +78,12 @@ goccl_result goccl_plan_info(const char *collective, int ranks, int ranks_per_ho
 /* Asks all processes on this host that have communicators, of this user, or of all for root, what
  * they do, and writes a JSON object:
  *   "groups"  of each its "name", "epoch", "members" and "verdict". A member has "rank", "host",
- *             "pid", "state" ("answers", "stopped", "silent", "gone", "unreachable") and "call": the
- *             "sequence", "what", "state", "for_us", "peer" and "input" of the collective that it is
- *             in, or has called last. A verdict has "kind" ("well" or what is odd), "ranks" and "text"
- *   "silent"  the numbers of processes that are there and have not answered
- * Takes 4 seconds at most. Whoever is asked stops for nothing. `json`, `size` and `needed` are as in
- * goccl_info(). GOCCL_SYSTEM: the sockets of this host cannot be read. */
+ *             "pid", "state" ("answers", "stopped", "silent", "gone", "unreachable") and "call":
+ * the "sequence", "what", "state", "for_us", "peer" and "input" of the collective that it is in, or
+ * has called last. A verdict has "kind" ("well" or what is odd), "ranks" and "text" "silent"  the
+ * numbers of processes that are there and have not answered Takes 4 seconds at most. Whoever is
+ * asked stops for nothing. `json`, `size` and `needed` are as in goccl_info(). GOCCL_SYSTEM: the
+ * sockets of this host cannot be read. */
 goccl_result goccl_ps(char *json, size_t size, size_t *needed);
 
 #ifdef __cplusplus

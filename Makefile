@@ -61,7 +61,7 @@ test-race: setup ## Run the Go tests, with those of the C ABI, under the race de
 
 .PHONY: test-asan
 test-asan: setup ## Run the tests of all that is written in C, and of the C ABI, under the address sanitizer
-	@export ASAN_OPTIONS=allocator_may_return_null=1; $(TIMED) go test $(GO_TEST_FLAGS) -asan -short ./core/reduce/kernel ./core/exec ./rdma ./capi
+	@export ASAN_OPTIONS=allocator_may_return_null=1; $(TIMED) go test $(GO_TEST_FLAGS) -asan -short ./core/reduce/kernel ./core/exec ./core/trace ./rdma ./capi
 
 .PHONY: test-python
 test-python: setup ## Run the tests of the package and the torch backend

@@ -277,6 +277,9 @@ var names = map[plan.Collective]string{plan.AllReduce: "all_reduce", plan.Reduce
 // shape is the name of a collective, and the sizes of inputs and outputs as all ranks see them.
 func shape(r *trace.Record, rank, ranks int) (title string, in, out pickle.List) {
 	c := plan.Collective(r.Message.Collective)
+	if call.IsSideStep(&r.Message) { // it tells of another library, and of no elements
+		return cmp.Or(names[c], "barrier"), pickle.List{}, pickle.List{}
+	}
 	all := elements(r)
 	whole, even := sizesOf(all), isEven(r, ranks)
 	part := whole

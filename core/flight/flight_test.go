@@ -78,11 +78,15 @@ func TestShapes(t *testing.T) {
 			"scatter", none, n(2)},
 		{plan.Message{Collective: uint8(plan.AllToAll)}, 40, "all_to_all", n(10), n(10)},
 		{plan.Message{Collective: uint8(plan.Barrier)}, 0, "barrier", none, none},
+		{call.SideStep(plan.AllReduce, "gloo"), 0, "all_reduce", none, none},
+		{call.SideStep(plan.AllGather, "gloo"), 0, "_all_gather_base", none, none},
 		{plan.Message{Collective: uint8(plan.MonitoredBarrier)}, 0, "barrier", none, none},
 		{plan.Message{Collective: uint8(plan.Split), Count: 3}, 24, "split", none, none},
 		{plan.Message{Collective: uint8(plan.Custom), Count: 6}, 24, "barrier", n(6), n(6)},
 	} {
-		test.what.DType = uint8(reduce.Float32)
+		if !call.IsSideStep(&test.what) {
+			test.what.DType = uint8(reduce.Float32)
+		}
 		title, in, out := shape(&trace.Record{Message: test.what, Bytes: test.bytes}, 1, 3)
 		if got, want := pickle.Marshal(pickle.List{title, in, out}),
 			pickle.Marshal(pickle.List{test.title, test.in, test.out}); string(got) != string(want) {

@@ -2,6 +2,7 @@ package status
 
 import (
 	"bufio"
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -43,6 +44,8 @@ type Server struct {
 	fd       int
 	answer   func() Process
 	slots    chan struct{}
+	life     context.Context // of answers
+	end      context.CancelFunc
 	done     sync.WaitGroup
 }
 
@@ -57,6 +60,7 @@ func Serve(answer func() Process, onFD func(fd int, open bool)) (*Server, error)
 		return nil, fmt.Errorf("the socket for goccl ps: %w", err)
 	}
 	s := &Server{listener: l, answer: answer, slots: make(chan struct{}, atOnce), onFD: onFD}
+	s.life, s.end = context.WithCancel(context.Background())
 	if s.onFD == nil {
 		s.onFD = func(int, bool) {}
 	}
@@ -94,10 +98,11 @@ func (s *Shown) Set(
 	}
 }
 
-// Close ends it, and waits for answers that are under way: for answerTime at most.
+// Close ends it, and answers that are under way.
 func (s *Server) Close() {
 	s.onFD(s.fd, false)
 	s.listener.Close()
+	s.end()
 	s.done.Wait()
 }
 
@@ -108,7 +113,10 @@ func (s *Server) accept() {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil: // there are no descriptors left: others need the CPU meanwhile
-			time.Sleep(answerTime)
+			select {
+			case <-time.After(answerTime):
+			case <-s.life.Done():
+			}
 			continue
 		}
 		select {
@@ -125,6 +133,7 @@ func (s *Server) accept() {
 
 func (s *Server) serve(c *net.UnixConn) {
 	defer c.Close()
+	defer context.AfterFunc(s.life, func() { c.Close() })()
 	if c.SetDeadline(time.Now().Add(answerTime)) != nil || !mayAsk(c) {
 		return
 	}

@@ -20,9 +20,9 @@ import (
 
 	"github.com/goccl/goccl/core"
 	"github.com/goccl/goccl/core/bootstrap"
-	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/status"
 	"github.com/goccl/goccl/core/tune"
@@ -175,10 +175,13 @@ func apiCommRefuse(handle C.goccl_comm, reason *C.char) C.goccl_result {
 //export apiCommSideStep
 func apiCommSideStep(handle C.goccl_comm, collective, library *C.char) C.goccl_result {
 	return onComm("comm_side_step", handle, func(c *commHandle) error {
-		of, err := call.ParseCollective(text(collective))
-		if err != nil {
-			err = errorf(codeInvalidArgument, "comm_side_step: collective is %v", err)
-		} else if text(library) == "" {
+		of, ok := plan.ParseCollective(text(collective))
+		var err error
+		switch {
+		case !ok:
+			err = invalid("comm_side_step: collective", fmt.Sprintf("%q", text(collective)),
+				"allowed are %s", plan.CollectiveNames())
+		case text(library) == "":
 			err = invalid("comm_side_step: library", "empty", "it must be a name")
 		}
 		if err != nil {

@@ -42,26 +42,6 @@ func sideStep(m plan.Message) (to string, ok bool) {
 	return printable.Text(strings.TrimRight(string(name[:]), "\x00"), 4*sideStepBytes), true
 }
 
-// SideSteppable are the names of the collectives that another library can do.
-func SideSteppable() (names []string) {
-	for c := plan.AllReduce; c < plan.Send; c++ {
-		if len(plan.Algorithms(c)) > 0 {
-			names = append(names, c.String())
-		}
-	}
-	return names
-}
-
-// ParseCollective returns the collective of a name among SideSteppable.
-func ParseCollective(name string) (plan.Collective, error) {
-	for c := plan.AllReduce; c < plan.Send; c++ {
-		if c.String() == name && len(plan.Algorithms(c)) > 0 {
-			return c, nil
-		}
-	}
-	return 0, fmt.Errorf("%q, allowed are %s", name, strings.Join(SideSteppable(), ", "))
-}
-
 // CheckSideSteps refuses a text that is not such as "alltoall:gloo;allreduce:nccl": collectives
 // with the backends that do them, separated by semicolons. A backend without a collective is one
 // that single calls may be side-stepped to. It returns the text that all write who mean the same.
@@ -76,8 +56,9 @@ func CheckSideSteps(text string) (string, error) {
 		collective, to, found := strings.Cut(items[i], ":")
 		if !found {
 			collective, to = "", items[i]
-		} else if _, err := ParseCollective(collective); err != nil {
-			return "", fmt.Errorf("%q, in which no collective is %w", text, err)
+		} else if _, ok := plan.ParseCollective(collective); !ok {
+			return "", fmt.Errorf("%q, in which no collective is %q, allowed are %s", text, collective,
+				plan.CollectiveNames())
 		}
 		switch {
 		case to == "", strings.ContainsAny(to, ":, \t"):

@@ -192,6 +192,35 @@ func Algorithms(c Collective) []Algorithm {
 	return all
 }
 
+// Collectives are those that have algorithms to choose from.
+func Collectives() (all []Collective) {
+	for c := AllReduce; c < Send; c++ {
+		if len(Algorithms(c)) > 0 {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// CollectiveNames is a list of the names of Collectives.
+func CollectiveNames() string {
+	var names []string
+	for _, c := range Collectives() {
+		names = append(names, c.String())
+	}
+	return strings.Join(names, ", ")
+}
+
+// ParseCollective returns the one of Collectives that has a name.
+func ParseCollective(name string) (c Collective, ok bool) {
+	all := Collectives()
+	i := slices.IndexFunc(all, func(c Collective) bool { return c.String() == name })
+	if i < 0 {
+		return c, false
+	}
+	return all[i], true
+}
+
 // Has tells whether a collective has an algorithm.
 func (c Collective) Has(a Algorithm) bool { return slices.Contains(Algorithms(c), a) }
 

@@ -67,7 +67,7 @@ func splitLists(item string) (lists []string, err error) {
 			lists = append(lists, part)
 		case len(lists) == 0:
 			return nil, fmt.Errorf("%q, which must begin with a collective and a colon, as in "+
-				"allreduce:two_shot; collectives are %s", item, join(collectives()))
+				"allreduce:two_shot; collectives are %s", item, plan.CollectiveNames())
 		default:
 			lists[len(lists)-1] += "," + part
 		}
@@ -78,12 +78,11 @@ func splitLists(item string) (lists []string, err error) {
 // parseList reads the list of one collective.
 func parseList(list string) (c plan.Collective, allowed []Named, err error) {
 	name, names, _ := strings.Cut(list, ":")
-	i := slices.IndexFunc(collectives(), func(c plan.Collective) bool { return c.String() == name })
-	if i < 0 {
+	c, ok := plan.ParseCollective(name)
+	if !ok {
 		return c, nil, fmt.Errorf("%q, in which %q is no collective; allowed are %s", list, name,
-			join(collectives()))
+			plan.CollectiveNames())
 	}
-	c = collectives()[i]
 	of := plan.Algorithms(c)
 	names, without := strings.CutPrefix(names, "^")
 	named := map[plan.Algorithm]Named{}
@@ -148,16 +147,6 @@ func parseRadices(text string) (radices []int) {
 		radices = append(radices, r)
 	}
 	return radices
-}
-
-// collectives are those that have algorithms to choose from.
-func collectives() (all []plan.Collective) {
-	for c := plan.AllReduce; c < plan.Send; c++ {
-		if len(plan.Algorithms(c)) > 0 {
-			all = append(all, c)
-		}
-	}
-	return all
 }
 
 func join[T fmt.Stringer](names []T) string {

@@ -200,12 +200,10 @@ func (q *Question) operation(function string) (*call.Operation, error) {
 	if q.Program != nil {
 		q.Collective, q.Ranks = q.Program.Collective.String(), q.Program.Ranks
 	}
-	i := slices.IndexFunc(collectives(), func(c plan.Collective) bool {
-		return c.String() == q.Collective
-	})
+	c, ok := plan.ParseCollective(q.Collective)
 	switch {
-	case i < 0 && q.Program == nil:
-		return bad("collective is %q, allowed are %s", q.Collective, join(collectives()))
+	case !ok && q.Program == nil:
+		return bad("collective is %q, allowed are %s", q.Collective, plan.CollectiveNames())
 	case q.Ranks < 1 || q.Ranks > mostExplained:
 		return bad("ranks is %d, allowed are 1 to %d", q.Ranks, mostExplained)
 	case q.PerHost < 1 || q.PerHost > q.Ranks:
@@ -224,7 +222,7 @@ func (q *Question) operation(function string) (*call.Operation, error) {
 		op.InCounts, op.OutCounts = p.Counts(int64((q.Bytes + size - 1) / size))
 		return op, nil
 	}
-	op.Collective = collectives()[i]
+	op.Collective = c
 	one, each := []uint64{(q.Bytes + size - 1) / size}, make([]uint64, q.Ranks)
 	for rank := range each {
 		each[rank] = (one[0] + uint64(q.Ranks) - 1) / uint64(q.Ranks)

@@ -20,14 +20,12 @@ func (e *Epoch) SideStep(c plan.Collective, to string) error {
 		return err.During(c.String(), 0)
 	}
 	mismatch := e.order.Start(&m)
-	level := logs.Trace
-	if name := call.Describe(m); !e.trace.sideSteps[name] {
-		e.trace.sideSteps[name], level = true, logs.Info
+	what, level := call.Describe(m), logs.Trace
+	if !e.trace.sideSteps[what] {
+		e.trace.sideSteps[what], level = true, logs.Info
 	}
 	e.unlockOrder()
-	if log := e.Log(logs.Coll); log.Enabled(context.Background(), level) {
-		log.Log(context.Background(), level, call.Describe(m), "sequence", m.Sequence)
-	}
+	e.Log(logs.Coll).Log(context.Background(), level, what, "sequence", m.Sequence)
 	if mismatch != nil {
 		e.Fail(mismatch, true)
 		return mismatch

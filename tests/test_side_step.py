@@ -8,18 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from goccl import _side_step
+from goccl._simulate import COLLECTIVES
 
-COLLECTIVES = [
-    "allreduce",
-    "reduce",
-    "broadcast",
-    "allgather",
-    "reduce_scatter",
-    "gather",
-    "scatter",
-    "alltoall",
-    "barrier",
-]
 ALL = ";".join(f"{name}:gloo" for name in COLLECTIVES)
 
 

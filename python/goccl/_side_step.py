@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from contextlib import ContextDecorator
 from typing import TYPE_CHECKING, Any
 
-from goccl._native import load
+from goccl._choice import ThreadChoice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
 VARIABLE = "GOCCL_SIDE_STEP"
 
 
-class side_step(ContextDecorator):  # noqa: N801  a context, as torch.autocast is
+class side_step(ThreadChoice):  # noqa: N801  a context, as torch.autocast is
     """A context in which another backend of torch does this thread's collectives.
 
     The groups must have been made with the backend: see `side_step` of goccl.Options. All ranks
@@ -47,20 +45,7 @@ class side_step(ContextDecorator):  # noqa: N801  a context, as torch.autocast i
                 f"goccl.side_step: `backend` is {backend!r}, allowed are the name of a backend "
                 "of torch and None"
             )
-        self._name = backend or "goccl"
-        self._before: list[str | None] = []
-
-    def __enter__(self) -> side_step:
-        self._before.append(load().exchange_side_step(self._name))
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        load().exchange_side_step(self._before.pop())
+        super().__init__("exchange_side_step", backend or "goccl")
 
 
 def check(options: Any, reconfigures: bool) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import ContextDecorator
 from typing import TYPE_CHECKING
 
-from goccl._native import load
+from goccl._choice import ThreadChoice
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     import torch
 
 
 _ALLOWED = ("", "bfloat16", "float16")
 
 
-class wire_dtype(ContextDecorator):  # noqa: N801  a context, as torch.autocast is
+class wire_dtype(ThreadChoice):  # noqa: N801  a context, as torch.autocast is
     """A context in which this thread's collectives on float32 and float64 tensors travel as a
     narrower dtype.
 
@@ -38,22 +35,10 @@ class wire_dtype(ContextDecorator):  # noqa: N801  a context, as torch.autocast 
     """
 
     def __init__(self, dtype: torch.dtype | None) -> None:
-        self._name = "" if dtype is None else str(dtype).removeprefix("torch.")
-        if self._name not in _ALLOWED:
+        name = "" if dtype is None else str(dtype).removeprefix("torch.")
+        if name not in _ALLOWED:
             raise ValueError(
                 f"goccl.wire_dtype: `dtype` is {dtype!r}, allowed are torch.bfloat16, "
                 "torch.float16 and None"
             )
-        self._before: list[str | None] = []
-
-    def __enter__(self) -> wire_dtype:
-        self._before.append(load().exchange_wire_dtype(self._name))
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        load().exchange_wire_dtype(self._before.pop())
+        super().__init__("exchange_wire_dtype", name)

@@ -74,15 +74,21 @@ const std::array kMembers{
            [](Options& self, const py::object& value) { self.staging = value.cast<uint64_t>(); }},
 };
 
+// An option, or where that is not given what a variable of the environment says.
+std::string orVariable(const std::string& option, const char* variable) {
+  const char* const value = std::getenv(variable);
+  return option.empty() && value != nullptr ? value : option;
+}
+
 // Bytes of images of an operation, where nothing is given, and as are allowed.
 constexpr uint64_t kStaging = 256 << 20;
 constexpr uint64_t kLeastStaging = 128 << 20;
 constexpr uint64_t kMostStaging = uint64_t{1} << 40;
 
 // Bytes from a number and a unit; 0 where a text is none. What is too much is more than is allowed.
-uint64_t bytesOf(const char* text) {
+uint64_t bytesOf(const std::string& text) {
   static const std::regex form("([0-9]{1,15})([KMG]?)");
-  std::cmatch match;
+  std::smatch match;
   if (!std::regex_match(text, match, form)) {
     return 0;
   }
@@ -165,21 +171,16 @@ bool Options::reconfigurable() const {
 }
 
 bool Options::recoversByItself() const {
-  const char* variable = std::getenv("GOCCL_RECOVERY");
-  const bool given = !recovery.empty() || variable == nullptr;
-  const std::string effective = given ? recovery : variable;
+  const std::string effective = orVariable(recovery, "GOCCL_RECOVERY");
   return effective == "survivors" || effective == "all";
 }
 
-std::string Options::sideSteps() const {
-  const char* const variable = std::getenv("GOCCL_SIDE_STEP");
-  return !sideStep.empty() || variable == nullptr ? sideStep : variable;
-}
+std::string Options::sideSteps() const { return orVariable(sideStep, "GOCCL_SIDE_STEP"); }
 
 uint64_t Options::stagingBytes() const {
-  const char* variable = std::getenv("GOCCL_STAGING");
+  const std::string variable = staging != 0 ? "" : orVariable("", "GOCCL_STAGING");
   uint64_t bytes = staging != 0 ? staging : kStaging;
-  if (staging == 0 && variable != nullptr && *variable != 0) {
+  if (!variable.empty()) {
     bytes = bytesOf(variable);
     TORCH_CHECK_VALUE(bytes >= kLeastStaging && bytes <= kMostStaging, "goccl: GOCCL_STAGING is \"",
                       variable, "\", allowed are 128M to 1024G: bytes, or a number with K, M or G");

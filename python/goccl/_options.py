@@ -74,33 +74,22 @@ def _duration(name: str, value: object) -> timedelta:
     )
 
 
-def _size(name: str, value: object) -> int:
-    if type(value) is not int:
-        raise TypeError(f"goccl.Options: `{name}` is {value!r}, it must be an int")
-    if not 0 <= value <= 65536:
-        allowed = _SETTING[name].allowed
-        raise ValueError(f"goccl.Options: `{name}` is {value}, allowed are {allowed}")
-    return value
+def _int(*ranges: range) -> Callable[[str, object], int]:
+    """Makes a check of an int that is in one of some ranges."""
 
+    def check(name: str, value: object) -> int:
+        if type(value) is not int:
+            raise TypeError(f"goccl.Options: `{name}` is {value!r}, it must be an int")
+        if not any(value in each for each in ranges):
+            allowed = _SETTING[name].allowed
+            raise ValueError(f"goccl.Options: `{name}` is {value}, allowed are {allowed}")
+        return value
 
-def _staging(name: str, value: object) -> int:
-    if type(value) is not int:
-        raise TypeError(f"goccl.Options: `{name}` is {value!r}, it must be an int")
-    if value != 0 and not 128 << 20 <= value <= 1 << 40:
-        allowed = _SETTING[name].allowed
-        raise ValueError(f"goccl.Options: `{name}` is {value}, allowed are {allowed}")
-    return value
+    return check
 
 
 def _gid_index(name: str, value: object) -> int | None:
-    if value is None:
-        return None
-    if type(value) is not int:
-        raise TypeError(f"goccl.Options: `{name}` is {value!r}, it must be an int")
-    if not 0 <= value <= 255:
-        allowed = _SETTING[name].allowed
-        raise ValueError(f"goccl.Options: `{name}` is {value}, allowed are {allowed}")
-    return value
+    return None if value is None else _int(range(256))(name, value)
 
 
 def _timeout(name: str, value: object) -> timedelta | None:
@@ -194,7 +183,7 @@ class OptionFields:
     min_size: int = field(
         default=0,
         metadata=_setting(
-            _size,
+            _int(range(65537)),
             variable="GOCCL_MIN_SIZE",
             default="1",
             allowed="1 to 65536, or 0: the default",
@@ -336,7 +325,7 @@ class OptionFields:
     staging: int = field(
         default=0,
         metadata=_setting(
-            _staging,
+            _int(range(1), range(128 << 20, (1 << 40) + 1)),
             variable="GOCCL_STAGING",
             default="256 MiB",
             allowed="bytes from 128 << 20 to 1 << 40, or 0: the default; the variable also takes a"

@@ -63,7 +63,7 @@ func numbering(t *tune.Topology) string {
 
 // hosts tells which ranks are on which host, as in "node-a: 0-3; node-b: 4-7".
 func hosts(r *roster.Roster, d *Description) string {
-	return grouped(r.Size(), func(rank int) (string, string, bool) {
+	return printable.Grouped(r.Size(), func(rank int) (string, string, bool) {
 		return r.Peers[rank].Host, d.Hosts[rank], true
 	})
 }
@@ -74,7 +74,7 @@ func domains(e *epoch.Epoch, d *Description) string {
 	if max(e.Shape().Domain, e.Shape().OrderDomain) == 0 {
 		return ""
 	}
-	return grouped(e.Size(), func(rank int) (string, string, bool) {
+	return printable.Grouped(e.Size(), func(rank int) (string, string, bool) {
 		host, cpu := d.Hosts[rank], e.Peers[rank].Domain-1
 		return fmt.Sprint(e.Peers[rank].Host, cpu), fmt.Sprintf("%s, CPU %d", host, cpu), cpu >= 0
 	})
@@ -83,31 +83,9 @@ func domains(e *epoch.Epoch, d *Description) string {
 // joinedBy tells what joins this rank to which others, and why. What is said of one pair alone
 // stands after a colon, and is told of the first.
 func joinedBy(r *roster.Roster, d *Description) string {
-	return grouped(r.Size(), func(peer int) (string, string, bool) {
+	return printable.Grouped(r.Size(), func(peer int) (string, string, bool) {
 		kind, why := d.Transports[peer], d.Reasons[peer]
 		general, _, _ := strings.Cut(why, ": ")
 		return kind + general, kind + " (" + why + ")", peer != r.Rank
 	})
-}
-
-// grouped puts ranks with the same key together, under the name that the first of them has.
-func grouped(size int, of func(rank int) (key, name string, ok bool)) string {
-	var keys []string
-	names, ranks := map[string]string{}, map[string][]int{}
-	for rank := range size {
-		key, name, ok := of(rank)
-		if !ok {
-			continue
-		}
-		if ranks[key] == nil {
-			keys = append(keys, key)
-			names[key] = name
-		}
-		ranks[key] = append(ranks[key], rank)
-	}
-	var parts []string
-	for _, key := range keys {
-		parts = append(parts, names[key]+": "+printable.Ranges(ranks[key]))
-	}
-	return strings.Join(parts, "; ")
 }

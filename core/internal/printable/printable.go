@@ -72,3 +72,26 @@ func Ranges(numbers []int) string {
 	}
 	return strings.Join(parts, ",")
 }
+
+// Grouped puts ranks with the same key together, under the name that the first of them has, as in
+// "node-a: 0-3; node-b: 4-7". Those that are not ok are left out.
+func Grouped(size int, of func(rank int) (key, name string, ok bool)) string {
+	var keys []string
+	names, ranks := map[string]string{}, map[string][]int{}
+	for rank := range size {
+		key, name, ok := of(rank)
+		if !ok {
+			continue
+		}
+		if ranks[key] == nil {
+			keys = append(keys, key)
+			names[key] = name
+		}
+		ranks[key] = append(ranks[key], rank)
+	}
+	var parts []string
+	for _, key := range keys {
+		parts = append(parts, names[key]+": "+Ranges(ranks[key]))
+	}
+	return strings.Join(parts, "; ")
+}

@@ -70,3 +70,13 @@ func TestRanges(t *testing.T) {
 		}
 	}
 }
+
+func TestGrouped(t *testing.T) {
+	got := Grouped(6, func(rank int) (key, name string, ok bool) {
+		return []string{"x", "y", "x", "x", "", "y"}[rank], []string{"X", "Y", "?", "?", "", "?"}[rank],
+			rank != 4
+	})
+	if want := "X: 0,2-3; Y: 1,5"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

@@ -487,6 +487,13 @@ FORWARD_AFTER(NOTHING_TO_FREE(memory == NULL), mem_free, (void *memory), apiMemF
 FORWARD(mem_stats, (uint64_t *registered, uint64_t *given, uint64_t *taken),
         apiMemStats(registered, given, taken))
 FORWARD(dump, (const char *prefix), apiDump((char *)prefix))
+FORWARD(trace_start, (goccl_tracer * tracer), apiTraceStart(tracer))
+FORWARD(trace_read,
+        (goccl_tracer tracer, goccl_span *spans, size_t size, size_t *count, uint64_t *missed),
+        apiTraceRead(tracer, spans, size, count, missed))
+FORWARD_END(trace_stop, (goccl_tracer tracer), apiTraceStop(tracer))
+FORWARD(trace_now, (uint64_t *now), apiTraceNow(now))
+FORWARD(trace_copy, (int out, uint64_t begin, uint64_t bytes), apiTraceCopy(out, begin, bytes))
 FORWARD_END(comm_destroy, (goccl_comm comm), apiCommDestroy(comm))
 FORWARD_END(comm_abort, (goccl_comm comm, const char *reason), apiCommAbort(comm, (char *)reason))
 FORWARD_END(comm_refuse, (goccl_comm comm, const char *reason), apiCommRefuse(comm, (char *)reason))

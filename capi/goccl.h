@@ -616,6 +616,52 @@ goccl_result goccl_mem_stats(uint64_t *registered, uint64_t *given, uint64_t *ta
  * is being written already. */
 goccl_result goccl_dump(const char *prefix);
 
+/* A tracer reads the parts of calls, which are written while there is one: at most 16. A thread
+ * that does such parts then has 2 MiB for its last 65,536. Without a tracer they cost nothing. */
+typedef uint64_t goccl_tracer; /* 0 is never a valid handle */
+
+/* A part of a call, or a whole one. Texts are the tracer's, until goccl_trace_stop(). */
+typedef struct {
+  size_t struct_size; /* sizeof(goccl_span) in the first of an array: see Structs */
+  /* "call": a collective, send or receive from where it begins to its end; "queued": called, and
+   * behind others; "need": waits for its input; "put", "put by link": hands bytes to a peer;
+   * "wait": for a peer's; "wait for a slot": for room at a peer; "copy"; "combine": reduces; "get":
+   * reads a peer's memory; "reclaim": waits for what a peer leaves; "final": hands a part of the
+   * result over; "read": reads what comes over links; "connect"; "recover": of the communicator;
+   * "side-step": of the moment of the call; "copy in", "copy out": of a device's memory. Later
+   * versions may have more. */
+  const char *name;
+  const char *collective; /* of the call, as "allreduce" or "send"; "": it belongs to none */
+  const char *group;      /* the communicator's name */
+  uint64_t begin_ns;      /* CLOCK_REALTIME, as end_ns */
+  uint64_t end_ns;
+  uint64_t bytes;    /* at most 2^32 - 1, which stands for all that are more */
+  uint32_t sequence; /* of the call, as in goccl_work_sequence(), the lower 32 bits */
+  int32_t peer;      /* -1: none */
+  int32_t rank;      /* of this process in the communicator */
+  uint32_t thread;   /* that did it, as the kernel numbers it */
+  /* Spans of one thread and row lie beside or within each other. Those of a call and its parts are
+   * in one row, where one thread did it without another call in between. */
+  uint32_t row;
+  uint32_t reserved;
+  char thread_name[16];
+} goccl_span;
+
+/* Begins to trace, and leaves the handle in *tracer. Tracers do not disturb each other. A trace
+ * that begins in the middle of calls has their later parts. Thread-safe. Returns GOCCL_SYSTEM where
+ * there are 16 already. */
+goccl_result goccl_trace_start(goccl_tracer *tracer);
+
+/* Reads the next spans: writes at most `size` to `spans` (the caller's), and to *count how many: 0
+ * where there are no more by now. A span is there when it has ended. *missed, which may be NULL, is
+ * how many were lost since the last call, because nobody had read them 65,536 later, or because too
+ * many threads did parts. Spans of a thread come in the order of their ends. Thread-safe. */
+goccl_result goccl_trace_read(goccl_tracer tracer, goccl_span *spans, size_t size, size_t *count,
+                              uint64_t *missed);
+
+/* Ends a trace. What has not been read is lost. The handle is then invalid. Thread-safe. */
+goccl_result goccl_trace_stop(goccl_tracer tracer);
+
 /* ---- failures, and the end ----------------------------------------------------------------- */
 
 /* Ends a communicator in good order: works not yet finished end with GOCCL_ABORTED, peers are told

@@ -86,6 +86,13 @@ goccl_result goccl_plan_info(const char *collective, int ranks, int ranks_per_ho
  * sockets of this host cannot be read. */
 goccl_result goccl_ps(char *json, size_t size, size_t *needed);
 
+/* Leaves in *now the present moment, for goccl_trace_copy(); 0: nobody traces. Thread-safe. */
+goccl_result goccl_trace_now(uint64_t *now);
+
+/* Adds the span of a copy from the memory of a device (out: 0) or to it (1) to all traces: from a
+ * moment to now. Nothing happens where that is 0. Thread-safe. */
+goccl_result goccl_trace_copy(int out, uint64_t begin, uint64_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

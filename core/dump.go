@@ -7,6 +7,7 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/flight"
 	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/trace"
 )
 
 // dumpTime is how long the end of a communicator waits for the flight recorder.
@@ -31,7 +32,7 @@ func (r *Runtime) Dump(prefix string) error {
 
 // record has the recorder tell of a communicator, which is made, until it is destroyed.
 func (r *Runtime) record(c *Comm) {
-	r.traces.Add(c.shared.FastPath.Trace())
+	r.traces.Add(c.Trace())
 	r.recorder.Listen(flight.Signal{Name: r.config.Getenv(config.EnvDumpSignal),
 		Prefix: r.config.Getenv(config.EnvDump), Notify: r.config.Notify}, r.log(logs.Env))
 }
@@ -42,3 +43,6 @@ func (o owner) Failed() {
 		o.c.runtime.recorder.Failed(prefix, o.c.runtime.log(logs.Init))
 	}
 }
+
+// Trace is what the communicator has done and does.
+func (c *Comm) Trace() *trace.Trace { return c.shared.FastPath.Trace() }

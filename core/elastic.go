@@ -17,6 +17,7 @@ import (
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/roster"
 	"github.com/goccl/goccl/core/suspended"
+	"github.com/goccl/goccl/core/trace"
 	"github.com/goccl/goccl/core/work"
 )
 
@@ -134,6 +135,7 @@ func (c *Comm) limit(ctx context.Context) (context.Context, context.CancelFunc) 
 // recover has the members decide on the next epoch, begins it, meets the others there, and
 // completes suspended works. It is called with c.changing held.
 func (c *Comm) recover(ctx context.Context, m agreement.Proposal) error {
+	defer c.Trace().Add(trace.SpanRecover, trace.Begin(), nil, -1, 0)
 	if c.decided == nil {
 		if err := c.decideSuccessor(ctx, m); err != nil {
 			return err

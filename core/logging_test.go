@@ -276,7 +276,7 @@ func TestFastPathIsTraced(t *testing.T) {
 		for range n {
 			m := op.Message()
 			c.shared.FastPath.Append(&m, trace.Queued)
-			c.shared.FastPath.Trace().End(&m, trace.Ending{State: trace.Ended, Algorithm: plan.OneShot})
+			c.Trace().End(&m, trace.Ending{State: trace.Ended, Algorithm: plan.OneShot})
 		}
 	}
 	ran := func(n int) string {

@@ -16,7 +16,7 @@ func judged(t *testing.T, w *world) status.Judged {
 	t.Helper()
 	var told []status.Process
 	for _, c := range w.comms {
-		told = append(told, status.Of([]*trace.Trace{c.shared.FastPath.Trace()}))
+		told = append(told, status.Of([]*trace.Trace{c.Trace()}))
 	}
 	all := status.Groups(told, func(int) string { return "" })
 	if len(all) != 1 {

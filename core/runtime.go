@@ -160,7 +160,7 @@ func (r *Runtime) forget(c *Comm) {
 	delete(r.comms, c)
 	r.mu.Unlock()
 	r.recorder.Wait(dumpTime)
-	r.traces.Remove(c.shared.FastPath.Trace())
+	r.traces.Remove(c.Trace())
 	r.show()
 	if c.shared.End != nil {
 		c.shared.End.Leave()

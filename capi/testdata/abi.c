@@ -1825,6 +1825,9 @@ static void fail_each(int child) {
   GIVES(handle, goccl_comm_side_step(c, NULL, NULL));
   GIVES(argument, goccl_ps(NULL, 10, NULL));
   GIVES(argument, goccl_dump(NULL));
+  GIVES(argument, goccl_trace_start(NULL));
+  GIVES(handle, goccl_trace_read(7, NULL, 0, NULL, NULL));
+  GIVES(argument, goccl_trace_now(NULL));
   GIVES(handle, goccl_work_error(w, NULL, 0));
   GIVES(handle, goccl_work_contributors(w, NULL));
   GIVES(handle, goccl_work_on_done(w, NULL, NULL));
@@ -1833,6 +1836,7 @@ static void fail_each(int child) {
   GIVES(handle, goccl_work_wait(w, 0));
   if (child) {
     GIVES(GOCCL_FORKED, goccl_mem_stats(NULL, NULL, NULL));
+    GIVES(GOCCL_FORKED, goccl_trace_copy(0, 1, 1));
     return; /* the others do nothing in a child */
   }
   GIVES(argument, goccl_log(99, NULL, NULL));
@@ -1845,6 +1849,7 @@ static void fail_each(int child) {
   GIVES(handle, goccl_memory_deregister(7));
   GIVES(handle, goccl_channel_close(7));
   GIVES(handle, goccl_proxy_destroy(7));
+  GIVES(handle, goccl_trace_stop(7));
   GIVES(handle, goccl_work_free(w));
 }
 
@@ -2411,7 +2416,8 @@ int main(int argc, char **argv) {
                {"channels_forked", test_channels_forked},
                {"proxies", test_proxies},
                {"proxies_refused", test_proxies_refused},
-               {"proxies_forked", test_proxies_forked}};
+               {"proxies_forked", test_proxies_forked},
+               {"traces", test_traces}};
   if (argc == 2 && strcmp(argv[1], "id") == 0) {
     print_id();
     return 0;

@@ -62,4 +62,7 @@ void test_proxies(void);
 void test_proxies_refused(void);
 void test_proxies_forked(void);
 
+/* Of traces.c: */
+void test_traces(void);
+
 #endif /* ABI_H */

@@ -247,7 +247,9 @@ func (e *Engine) drive(w *work.Work, p *work.Part, until time.Duration) Outcome 
 	for {
 		switch status := e.run.Continue(until); status {
 		case exec.Receive:
+			begin, peer := trace.Begin(), e.run.Peer()
 			interrupted := e.Wire.Wait(e.run, until)
+			e.FastPath.Trace().Add(trace.SpanRead, begin, &p.Message, peer, 0)
 			if interrupted || exec.Now() >= until {
 				return e.blocked(interrupted)
 			}
@@ -272,7 +274,10 @@ func (e *Engine) drive(w *work.Work, p *work.Part, until time.Duration) Outcome 
 				e.Wire.Leave(e.run)
 			}
 		case exec.Connect:
-			if !e.connect(until) {
+			begin, peer := trace.Begin(), e.run.Peer()
+			connected := e.connect(until)
+			e.FastPath.Trace().Add(trace.SpanConnect, begin, &p.Message, peer, 0)
+			if !connected {
 				return e.blocked(false)
 			}
 		case exec.NeedPut:

@@ -502,6 +502,7 @@ static void begin(goccl_lane *lane, goccl_run_state *run) {
   }
   run->polls = (goccl_polls){0};
   run->since = 0;
+  run->stepped = 0;
   run->begun = 1;
 }
 
@@ -820,7 +821,57 @@ static inline void fetch(const goccl_line *line, const goccl_step *step) {
     __builtin_prefetch((const uint8_t *)(line + 1) + at);
 }
 
-int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
+/* What a span of a step is called; 0: it has none. */
+static const uint8_t spans_of[] = {
+    [OP_PUT] = GOCCL_SPAN_PUT,
+    [OP_WAIT] = GOCCL_SPAN_WAIT,
+    [OP_RELEASE] = 0,
+    [OP_COPY] = GOCCL_SPAN_COPY,
+    [OP_COMBINE] = GOCCL_SPAN_COMBINE,
+    [OP_RECLAIM] = GOCCL_SPAN_RECLAIM,
+    [OP_EXPOSE] = GOCCL_SPAN_PUT,
+    [OP_ACCESS] = GOCCL_SPAN_WAIT,
+    [OP_OFFER] = GOCCL_SPAN_PUT,
+    [OP_GET] = GOCCL_SPAN_GET,
+    [OP_SHARE] = GOCCL_SPAN_PUT,
+    [OP_NEED] = GOCCL_SPAN_NEED,
+    [OP_FINAL] = GOCCL_SPAN_FINAL,
+};
+
+static int has_peer(const goccl_step *step) {
+  switch (step->op) {
+    case OP_COPY:
+    case OP_COMBINE:
+    case OP_SHARE:
+    case OP_NEED:
+    case OP_FINAL: return 0;
+  }
+  return 1;
+}
+
+/* Adds a span that began when the present step did, or its last part; the next begins now. */
+static void add_span(goccl_run_state *run, const goccl_step *step, uint8_t kind) {
+  const goccl_trace *t = run->trace;
+  const goccl_trace_span span = {.begin = run->stepped,
+                                 .end = goccl_ticks(t),
+                                 .sequence = (uint32_t)run->message.sequence,
+                                 .bytes = goccl_span_bytes((uint64_t)step->bytes),
+                                 .peer = has_peer(step) ? step->peer : -1,
+                                 .communicator = t->id,
+                                 .kind = kind,
+                                 .collective = run->message.collective};
+  t->spans->add(&span);
+  run->stepped = span.end;
+}
+
+void goccl_step_done(goccl_run_state *run) {
+  if (run->stepped != 0) add_span(run, &run->plan->steps[run->step], GOCCL_SPAN_PUT_BY_LINK);
+  run->step++;
+}
+
+/* The loop of goccl_run, which is compiled twice: `traced` writes spans. */
+static inline __attribute__((always_inline)) int run_steps(goccl_lane *lane, goccl_run_state *run,
+                                                           uint64_t until, const int traced) {
   const goccl_plan *plan = run->plan;
   if (!run->begun) {
     if (plan->n_steps > 0 && is_direct(&plan->steps[0]) && !can_expose(lane, run))
@@ -834,6 +885,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
       }
     }
   }
+  if (traced && run->stepped == 0) run->stepped = goccl_ticks(run->trace);
   for (; run->step < plan->n_steps; run->step++) {
     const goccl_step *step = &plan->steps[run->step];
     const goccl_ref *source = plan->sources + step->first_source;
@@ -846,8 +898,10 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         if (r) return r;
         run->peer = step->peer;
         post(lane, run);
+        int full = traced && c->sent - c->returned >= lane->slots;
         r = await_slot(lane, run, c, until);
         if (r != GOCCL_RUN_DONE) return r;
+        if (full) add_span(run, step, GOCCL_SPAN_SLOT);
         switch (__atomic_load_n(&c->state, __ATOMIC_ACQUIRE)) {
           case GOCCL_UNCONNECTED: return GOCCL_RUN_CONNECT;
           case GOCCL_GONE: return GOCCL_RUN_GONE;
@@ -941,6 +995,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
           goccl_ring(c->peer_bell);
         } else if (state == GOCCL_PORT) {
           run->step++;
+          if (traced) run->stepped = 0;
           return GOCCL_RUN_RELEASED;
         }
         break;
@@ -1029,6 +1084,7 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
         break;
       }
     }
+    if (traced && spans_of[step->op] != 0) add_span(run, step, spans_of[step->op]);
   }
   int r = settle(lane, run, NULL, 0, until);
   if (r == GOCCL_RUN_DONE && run->counts != NULL) {
@@ -1038,4 +1094,16 @@ int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
     }
   }
   return r;
+}
+
+static __attribute__((noinline)) int run_traced(goccl_lane *lane, goccl_run_state *run,
+                                                uint64_t until) {
+  int r = run_steps(lane, run, until, 1);
+  if (r == GOCCL_RUN_DONE) run->stepped = 0;
+  return r;
+}
+
+int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until) {
+  if (run->trace != NULL && goccl_spans_on(run->trace->spans)) return run_traced(lane, run, until);
+  return run_steps(lane, run, until, 0);
 }

@@ -322,11 +322,14 @@ typedef struct {
       news;     /* of the lane, as far as the run has looked whom of those that are gone it needs */
   int32_t peer; /* of the step that made the run leave, or that reads a buffer which keeps it from
                    going on */
-  goccl_message seen;     /* the peer's message that did not match */
-  int error;              /* errno of reading the peer's memory */
-  goccl_record *record;   /* of the call; NULL: its waits are not noted */
-  goccl_counters *counts; /* of its lane; NULL: likewise */
-  uint64_t since;         /* of the slow wait that it is in, as in the record; 0: it is in none */
+  goccl_message seen;       /* the peer's message that did not match */
+  int error;                /* errno of reading the peer's memory */
+  goccl_record *record;     /* of the call; NULL: its waits are not noted */
+  goccl_counters *counts;   /* of its lane; NULL: likewise */
+  uint64_t since;           /* of the slow wait that it is in, as in the record; 0: it is in none */
+  const goccl_trace *trace; /* of the communicator; NULL: no spans are written */
+  uint64_t stepped; /* while spans are written: when the present step began, in ticks; 0: it has
+                       not */
   goccl_run_feed feed;
   char feed_error[GOCCL_FEED_ERROR]; /* why an input does not come */
 } goccl_run_state;
@@ -371,6 +374,9 @@ enum { GOCCL_SPIN = 1, GOCCL_YIELD };
  * nanoseconds of CLOCK_MONOTONIC; 0: nothing is waited for at all; GOCCL_SPIN: a wait polls memory
  * for a little while, and neither yields nor sleeps; GOCCL_YIELD: it may also yield. */
 int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until);
+
+/* Ends the present step of a run, which the caller has done: a put by a link. */
+void goccl_step_done(goccl_run_state *run);
 
 /* Takes back what was posted for a run that will not go on: then no reader writes to its buffers
  * any more. Readers in the middle of a payload are waited for; they must have been told to stop. */

@@ -111,10 +111,13 @@ int goccl_fast_path_call(goccl_fast_path *s, uint64_t handle, goccl_operation *o
   if (status == GOCCL_RUN_DONE) {
     const goccl_plan *ran = run->plan;
     uint64_t ended = called;
-    if (k->bytes > GOCCL_UNTIMED_MAX || record->waited > 0) ended = goccl_ticks(s->trace);
+    int traced = goccl_spans_on(s->trace->spans);
+    if (k->bytes > GOCCL_UNTIMED_MAX || record->waited > 0 || traced) ended = goccl_ticks(s->trace);
     goccl_record_end(record, ended, ran->transports, ran->algorithm);
     goccl_record_publish(record, sequence, GOCCL_TRACE_ENDED);
     goccl_count(run->counts, k->collective, ran->algorithm, k->total, ended - called);
+    if (traced)
+      goccl_span_call(s->trace, GOCCL_SPAN_CALL, &k->message, sequence, k->total, called, ended);
     run->plan = NULL;
     if (kept != NULL) {
       if (k->uses_out && k->n_out == 1) memcpy(kept->result, o->out[0], k->bytes);
@@ -198,6 +201,8 @@ static void note_message(const goccl_sends *s, uint8_t collective, const goccl_m
   goccl_record_end(r, ended, 1u << via, 0);
   goccl_record_publish(r, number, GOCCL_TRACE_ENDED);
   goccl_count(counts, collective, 0, m->bytes, ended - called);
+  if (goccl_spans_on(t->spans))
+    goccl_span_call(t, GOCCL_SPAN_CALL, &message, number, m->bytes, called, ended);
   if (collective == GOCCL_TRACE_SEND) GOCCL_TRACE_ADD(&counts->carried[via], m->bytes);
 }
 
@@ -207,7 +212,9 @@ int goccl_fast_path_send(goccl_fast_path *s, uint64_t handle, const goccl_messag
   int done = s->handle == handle && m->peer < s->ranks && send(&s->sends, m);
   if (done)
     note_message(&s->sends, GOCCL_TRACE_SEND, m, called,
-                 m->bytes > GOCCL_UNTIMED_MAX ? goccl_ticks(s->trace) : called);
+                 m->bytes > GOCCL_UNTIMED_MAX || goccl_spans_on(s->trace->spans)
+                     ? goccl_ticks(s->trace)
+                     : called);
   leave(&s->sends.gate);
   return done ? GOCCL_FAST_PATH_DONE : GOCCL_FAST_PATH_NONE;
 }

@@ -81,6 +81,7 @@ func NewFastPath(r *Run, rank int) (*FastPath, error) {
 func (s *FastPath) Use(r *Run, rank int) {
 	s.run, r.trace = r, s.trace
 	s.c.lane, s.c.run = r.lane.c, r.c
+	r.c.trace = s.c.trace
 	r.c.counts = &s.c.trace.counters[C.GOCCL_COUNTS_COLLECTIVES]
 	s.c.rank, s.c.ranks = C.uint32_t(rank), C.uint32_t(r.lane.window.Layout.Ranks)
 	s.trace.Restart(s.Sequence())

@@ -417,8 +417,8 @@ func (r *Run) Reading(yes bool) { r.c.reading = flag(yes) }
 // Step is the number of the present step.
 func (r *Run) Step() int { return int(r.c.step) }
 
-// Advance ends the present step.
-func (r *Run) Advance() { r.c.step++ }
+// Advance ends the present step, whose message was carried.
+func (r *Run) Advance() { C.goccl_step_done(r.c) }
 
 // YieldCPU lets other threads run: those in C, too, of which runtime.Gosched knows nothing.
 func YieldCPU() {

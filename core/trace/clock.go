@@ -4,7 +4,9 @@ package trace
 import "C"
 
 import (
+	"cmp"
 	"math/bits"
+	"slices"
 	"time"
 )
 
@@ -15,8 +17,11 @@ type Moment struct {
 	Realtime  time.Duration // CLOCK_REALTIME, since 1970
 }
 
-func (t *Trace) now() Moment {
-	m := C.goccl_trace_moment(t.c)
+func (t *Trace) now() Moment { return moment(uint32(t.c.counter)) }
+
+// moment is the present one, with ticks of the CPU's counter or not.
+func moment(counter uint32) Moment {
+	m := C.goccl_trace_moment(C.uint32_t(counter))
 	return Moment{uint64(m.ticks), time.Duration(m.monotonic), time.Duration(m.realtime)}
 }
 
@@ -60,4 +65,32 @@ func (c Clock) before(tick uint64, at time.Duration) time.Duration {
 		return at + c.Duration(tick-c.upto.Ticks)
 	}
 	return at - c.Duration(c.upto.Ticks-tick)
+}
+
+// timeline makes times of ticks, each always the same one: it goes by moments that are in order.
+type timeline []Moment
+
+// timelineMost is of how many moments a timeline knows.
+const timelineMost = 1 << 12
+
+// pass adds the present moment.
+func (l *timeline) pass(m Moment) {
+	if len(*l) == timelineMost {
+		*l = slices.Delete(*l, 0, timelineMost/2)
+	}
+	*l = append(*l, m)
+}
+
+// realtime is the time of a tick that has passed, since 1970.
+func (l timeline) realtime(tick uint64) time.Duration {
+	i, _ := slices.BinarySearchFunc(l, tick, func(m Moment, tick uint64) int {
+		return cmp.Compare(m.Ticks, tick)
+	})
+	i = min(max(i, 1), len(l)-1)
+	from, upto := l[i-1], l[i]
+	if upto.Ticks == from.Ticks {
+		return upto.Realtime
+	}
+	share := (float64(tick) - float64(from.Ticks)) / float64(upto.Ticks-from.Ticks)
+	return from.Realtime + time.Duration(share*float64(upto.Realtime-from.Realtime))
 }

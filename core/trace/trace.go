@@ -13,6 +13,9 @@
 //     waited for each peer.
 //   - [Group]: who the ranks are, of each of the last epochs.
 //
+// While a [Session] is open there are also [Span]s: the parts of calls, in a ring of each thread
+// that does them.
+//
 // Times are in ticks: those of the CPU's counter where that can be trusted, which takes 9 to 20 ns
 // to read, else nanoseconds. A [Clock] makes times of them.
 //
@@ -109,6 +112,7 @@ func New() (*Trace, error) {
 		c.counter = 1
 	}
 	t := &Trace{c: c}
+	c.spans, c.id = C.goccl_all_spans(), C.uint16_t(labels.add())
 	t.began = t.now()
 	t.groups.Store(new([]Group))
 	runtime.AddCleanup(t, retire, c)
@@ -169,6 +173,7 @@ func (t *Trace) Enter(g Group, via []Transport) {
 	groups := *t.groups.Load()
 	groups = append(slices.Clone(groups[max(0, len(groups)-groupsKept+1):]), g)
 	t.groups.Store(&groups)
+	labels.set(uint16(t.c.id), label{g.Name, g.Rank, g.Ranks})
 }
 
 // Fail tells why the present epoch has failed. It is called while nobody enters another.

@@ -7,6 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "spans.h"
+
 /* What a communicator has done and does: see the comment of package trace.
  *
  * Memory order. A record is written by one thread at a time, in phases: it is called, begins, and
@@ -110,7 +112,9 @@ typedef struct {
   uint64_t before;       /* collectives of earlier epochs, whose numbers begin anew in each */
   uint64_t group;        /* of sends and receives, as is the epoch */
   uint32_t epoch;
-  uint32_t counter;                      /* not 0: ticks are those of the CPU's counter */
+  uint32_t counter; /* not 0: ticks are those of the CPU's counter */
+  goccl_spans *spans;
+  uint16_t id;                           /* of the communicator, in spans */
   uint8_t transports[GOCCL_TRACE_PEERS]; /* trace.Transport, by peer */
   goccl_counters counters[3];
 } goccl_trace;
@@ -134,11 +138,11 @@ static inline uint64_t goccl_trace_clock(void) {
   return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static inline uint64_t goccl_ticks(const goccl_trace *t) {
+static inline uint64_t goccl_ticks_by(uint32_t counter) {
 #if defined(__x86_64__)
-  if (t->counter) return __builtin_ia32_rdtsc();
+  if (counter) return __builtin_ia32_rdtsc();
 #elif defined(__aarch64__)
-  if (t->counter) {
+  if (counter) {
     uint64_t ticks;
     __asm__ volatile("mrs %0, cntvct_el0" : "=r"(ticks));
     return ticks;
@@ -146,6 +150,8 @@ static inline uint64_t goccl_ticks(const goccl_trace *t) {
 #endif
   return goccl_trace_clock();
 }
+
+static inline uint64_t goccl_ticks(const goccl_trace *t) { return goccl_ticks_by(t->counter); }
 
 /* Begins to write a call. */
 static inline void goccl_record_open(goccl_record *r, const goccl_message *m, uint64_t number,
@@ -204,6 +210,23 @@ static inline goccl_record *goccl_record_of(goccl_trace *t, uint64_t sequence) {
   return &t->collectives[(before + sequence) % GOCCL_TRACE_COLLECTIVES];
 }
 
+/* Adds the span of a call that is over, or of the time that it was queued for, while someone
+ * traces.
+ */
+static inline void goccl_span_call(const goccl_trace *t, uint8_t kind, const goccl_message *m,
+                                   uint64_t number, uint64_t bytes, uint64_t begin, uint64_t end) {
+  int message = m->collective == GOCCL_TRACE_SEND || m->collective == GOCCL_TRACE_RECV;
+  const goccl_trace_span span = {.begin = begin,
+                                 .end = end,
+                                 .sequence = (uint32_t)number,
+                                 .bytes = goccl_span_bytes(bytes),
+                                 .peer = message ? m->root : -1,
+                                 .communicator = t->id,
+                                 .kind = kind,
+                                 .collective = m->collective};
+  t->spans->add(&span);
+}
+
 /* For Go, whose calls go through more hands. */
 typedef struct {
   uint64_t number;
@@ -231,12 +254,12 @@ unsigned goccl_records_copy(const goccl_record *ring, unsigned n, goccl_record *
 /* Whether the CPU's counter goes on at one rate, whatever the CPU does. */
 int goccl_trace_invariant(void);
 
-/* One moment by three clocks. */
+/* One moment by three clocks; `counter` is as in goccl_trace. */
 typedef struct {
   uint64_t ticks;
   uint64_t monotonic; /* ns */
   uint64_t realtime;  /* ns */
 } goccl_moment;
-goccl_moment goccl_trace_moment(const goccl_trace *t);
+goccl_moment goccl_trace_moment(uint32_t counter);
 
 #endif

@@ -29,6 +29,7 @@ var packages = []packageRule{
 		"internal/printable", false},
 	{"status", "judge trace order call plan internal/printable", false},
 	{"judge", "internal/printable", true},
+	{"tracefile", "trace internal/perfetto", false},
 	{"flight", "trace call plan reduce internal/pickle", false},
 	{"join", "config endpoint roster membership meeting fault address transport bootstrap " +
 		"bootstrap/etcd logs internal/printable", false},
@@ -87,6 +88,7 @@ var packages = []packageRule{
 	{"internal/interfaces", "", false},
 	{"internal/untrusted", "", true},
 	{"internal/pickle", "", true},
+	{"internal/perfetto", "", true},
 	{"internal/seal", "", true},
 	{"internal/cpus", "internal/printable", false},
 	{"internal/printable", "", true},

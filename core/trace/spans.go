@@ -6,6 +6,7 @@ import "C"
 import (
 	"errors"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,6 +73,33 @@ type Span struct {
 	Thread     int // that did it, as the kernel numbers it
 	ThreadName string
 	Row        int // spans of a thread and row lie within or beside each other
+}
+
+// joints are between what a span is and the peer that it is of.
+var joints = map[Kind]string{
+	C.GOCCL_SPAN_WAIT:        " for rank ",
+	C.GOCCL_SPAN_SLOT:        " of rank ",
+	C.GOCCL_SPAN_GET:         " from rank ",
+	C.GOCCL_SPAN_READ:        " from rank ",
+	C.GOCCL_SPAN_RECLAIM:     " from rank ",
+	C.GOCCL_SPAN_PUT:         " to rank ",
+	C.GOCCL_SPAN_PUT_BY_LINK: " to rank ",
+	C.GOCCL_SPAN_CONNECT:     " to rank ",
+}
+
+// Title is as in "allreduce", "recv from rank 1", "wait for rank 1" or "combine".
+func (s *Span) Title() string {
+	what, joint := s.Kind.String(), joints[s.Kind]
+	if s.Kind == SpanCall {
+		what, joint = s.Collective.String(), " to rank "
+		if s.Collective == plan.Recv {
+			joint = " from rank "
+		}
+	}
+	if s.Peer < 0 || joint == "" {
+		return what
+	}
+	return what + joint + strconv.Itoa(s.Peer)
 }
 
 // label is what is known of a communicator, by the number that spans have of it.

@@ -178,6 +178,22 @@ func TestRingIsUsedAgain(t *testing.T) {
 	}
 }
 
+func TestTitle(t *testing.T) {
+	for want, s := range map[string]Span{
+		"allreduce":         {Kind: SpanCall, Peer: -1},
+		"send to rank 0":    {Kind: SpanCall, Collective: plan.Send},
+		"recv from rank 2":  {Kind: SpanCall, Collective: plan.Recv, Peer: 2},
+		"wait for rank 3":   {Kind: 6, Peer: 3},
+		"connect to rank 3": {Kind: SpanConnect, Peer: 3},
+		"recover":           {Kind: SpanRecover, Peer: -1},
+		"unknown":           {Kind: 99, Peer: 1},
+	} {
+		if got := s.Title(); got != want {
+			t.Errorf("%+v is %q, want %q", s, got, want)
+		}
+	}
+}
+
 func TestPlace(t *testing.T) {
 	var rows []intact
 	for i, c := range []struct {

@@ -1,0 +1,127 @@
+package tracefile
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/goccl/goccl/core/plan"
+	"github.com/goccl/goccl/core/trace"
+)
+
+// write makes a trace of one allreduce at a path, and returns what is logged.
+func write(t *testing.T, path string, again bool) (log string) {
+	t.Helper()
+	var logged bytes.Buffer
+	known := false // only after the calls
+	f, err := Start(Config{Append: again, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
+		Where: func() (string, string, bool) { return path, "rank 3 (here, process 7)", known }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	call(t, plan.AllReduce)
+	known = true
+	f.Close()
+	return logged.String()
+}
+
+func call(t *testing.T, c plan.Collective) {
+	t.Helper()
+	traced, err := trace.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	traced.Enter(trace.Group{ID: 7, Name: "one \"group\"", Ranks: []int{3}},
+		[]trace.Transport{trace.Self})
+	m := &plan.Message{Group: 7, Sequence: 1, Collective: uint8(c), Root: -1}
+	traced.Queue(m, trace.Queued)
+	traced.Begin(1)
+	traced.End(m, trace.Ending{State: trace.Ended})
+}
+
+// The tests in Python read such files with Perfetto's own messages.
+func TestFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trace")
+	if err := os.WriteFile(path, []byte("of an earlier process"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if log := write(t, path, false); log != "" {
+		t.Error(log)
+	}
+	first, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(first)
+	for _, s := range []string{"allreduce", "queued", "rank 3 (here, process 7)", "one \"group\"",
+		"thread "} {
+		if !strings.Contains(text, s) {
+			t.Errorf("%q has no %q", text, s)
+		}
+	}
+	if strings.Contains(text, "earlier") {
+		t.Error("what was there is there still")
+	}
+	write(t, path, true)
+	if both, err := os.ReadFile(path); err != nil || !bytes.HasPrefix(both, first) ||
+		len(both) < 2*len(first)-len("allreduce") {
+		t.Errorf("%d bytes after %d, %v", len(both), len(first), err)
+	}
+}
+
+func TestFileThatCannotBeWritten(t *testing.T) {
+	folder := t.TempDir()
+	taken := filepath.Join(folder, "taken")
+	other, err := os.Create(taken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := unix.Flock(int(other.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	pipe := filepath.Join(folder, "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		taken:                             "another process writes it: the path needs %r",
+		pipe:                              "no such device",
+		folder:                            "is a directory",
+		filepath.Join(folder, "no", "no"): "no such file or directory",
+		"/dev/full":                       "no space left on device",
+	} {
+		if log := write(t, path, false); strings.Count(log, "level=WARN") != 1 ||
+			!strings.Contains(log, want) {
+			t.Errorf("%s: %s, want %s", path, log, want)
+		}
+	}
+}
+
+// A file grows while calls are made.
+func TestFileGrows(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trace")
+	f, err := Start(Config{Logger: slog.New(slog.DiscardHandler),
+		Where: func() (string, string, bool) { return path, "p", true }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, c := range []plan.Collective{plan.AllReduce, plan.Barrier} {
+		call(t, c)
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			if b, _ := os.ReadFile(path); strings.Contains(string(b), c.String()) {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%v does not come", c)
+			}
+		}
+	}
+}

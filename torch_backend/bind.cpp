@@ -20,6 +20,7 @@
 #include "memory.h"
 #include "options.h"
 #include "process_group.h"
+#include "profiler.h"
 #include "program.h"
 #include "timeout.h"
 #include "work.h"
@@ -89,6 +90,7 @@ PYBIND11_MODULE(_C, module) {
   // Registers the base classes.
   py::module_::import("torch.distributed");
   goccl::loadErrors();
+  goccl::showInProfiles();
 
   module.attr("torch_version") =
       c10::str(TORCH_VERSION_MAJOR, ".", TORCH_VERSION_MINOR, ".", TORCH_VERSION_PATCH);

@@ -12,6 +12,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "profiler.h"
+
 namespace goccl {
 namespace {
 
@@ -104,6 +106,7 @@ const Library* load() {
               library->version(), ", but the module goccl._C was built for ", expected,
               ". Reinstall the goccl package.");
   loaded.store(library, std::memory_order_release);
+  traceForProfiles();
   return library;
 }
 

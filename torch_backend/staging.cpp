@@ -13,6 +13,7 @@
 #include "arguments.h"
 #include "error.h"
 #include "interpreter.h"
+#include "profiler.h"
 
 namespace goccl {
 namespace {
@@ -616,6 +617,7 @@ void Staging::mark(std::optional<c10::Event>& event, const c10::Stream& stream) 
 
 void Staging::copyIn(Image& image, Piece& piece) const {
   const int64_t length = piece.upto - piece.from;
+  const CopySpan span(false, static_cast<uint64_t>(length) * image.tensor.itemsize());
   if (image.flat.defined()) {
     hostOf(image, piece.from, piece.upto)
         .copy_(image.flat.narrow(0, piece.from, length), overlaps(image));
@@ -632,6 +634,7 @@ void Staging::copyBack(const Image& image, int64_t from, int64_t upto) {
   const Plainly plainly;
   const c10::StreamGuard guard(streams_->out);
   back_ = true;
+  const CopySpan span(true, static_cast<uint64_t>(upto - from) * image.tensor.itemsize());
   if (image.flat.defined()) {
     image.flat.narrow(0, from, upto - from).copy_(hostOf(image, from, upto), overlaps(image));
   } else {

@@ -28,8 +28,8 @@ const scaleOfNS = (1<<64 - 1) / 1000
 
 var scaleOfTicks = sync.OnceValue(func() uint64 { return uint64(C.goccl_trace_scale()) })
 
-// took is how long so many ticks take, by the trace's scale. Unlike that of a [Clock] it is the same
-// each time.
+// took is how long so many ticks take, by the trace's scale. Unlike that of a [Clock] it is the
+// same each time.
 func (t *Trace) took(ticks uint64) time.Duration {
 	us, rest := bits.Mul64(ticks, uint64(t.c.scale))
 	ns, _ := bits.Mul64(rest, 1000)

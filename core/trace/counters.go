@@ -162,4 +162,6 @@ func sum[K comparable, N uint64 | time.Duration](a, b map[K]N) map[K]N {
 }
 
 // bucketOf is which of Took counts so many ticks.
-func bucketOf(t *Trace, ticks uint64) uint { return uint(C.goccl_trace_bucket(t.c, C.uint64_t(ticks))) }
+func bucketOf(t *Trace, ticks uint64) uint {
+	return uint(C.goccl_trace_bucket(t.c, C.uint64_t(ticks)))
+}

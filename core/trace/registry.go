@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// groupNames is how many groups are counted under their own names, the others under Other: a job may
-// make groups without end.
+// groupNames is how many groups are counted under their own names, the others under Other: a job
+// may make groups without end.
 const groupNames = 64
 
 // Other is the name of all groups that have none of their own in a Registry's Counters.

@@ -88,6 +88,14 @@ type Group struct {
 	Failed string // why the epoch has failed; "": it has not
 }
 
+// JobRank is this rank's number in the job.
+func (g *Group) JobRank() int {
+	if g.Rank < len(g.Ranks) {
+		return g.Ranks[g.Rank]
+	}
+	return g.Rank
+}
+
 // retired is memory of traces that have ended. A fast path, in C, may still lead to it.
 var retired struct {
 	sync.Mutex

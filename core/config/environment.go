@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/metrics"
 )
 
 // The variables of the environment, beside those of packages rdma and logs.
@@ -48,8 +49,8 @@ const (
 )
 
 // elsewhere are variables that are no options of a communicator: others read them.
-var elsewhere = []string{EnvJoin, envStaging, EnvDump, EnvDumpSignal, logs.EnvDebug,
-	logs.EnvSubsys, logs.EnvFile}
+var elsewhere = []string{EnvJoin, envStaging, EnvDump, EnvDumpSignal, EnvMetricsFile,
+	EnvMetricsPort, logs.EnvDebug, logs.EnvSubsys, logs.EnvFile}
 
 // Variables are those of the environment that the library reads under its own prefix.
 func Variables() []string {
@@ -60,6 +61,19 @@ func Variables() []string {
 		}
 	}
 	return append(all, elsewhere...)
+}
+
+// checkMetrics refuses values by which no metrics could be told.
+func checkMetrics(getenv func(string) string) error {
+	if _, err := logs.Expand(getenv(EnvMetricsFile)); err != nil {
+		return fmt.Errorf("metrics file (from %s) is %w", EnvMetricsFile, err)
+	}
+	if port := getenv(EnvMetricsPort); port != "" {
+		if _, err := metrics.ParseListen(port); err != nil {
+			return fmt.Errorf("metrics port (from %s) is %w", EnvMetricsPort, err)
+		}
+	}
+	return nil
 }
 
 // Variable is a variable of the environment, with what may be told of its value.

@@ -13,8 +13,6 @@ import (
 	"github.com/goccl/goccl/core/bootstrap/etcd"
 	"github.com/goccl/goccl/core/call"
 	"github.com/goccl/goccl/core/internal/interfaces"
-	"github.com/goccl/goccl/core/logs"
-	"github.com/goccl/goccl/core/metrics"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
@@ -113,19 +111,6 @@ var options = []option{
 		same:  "the recovery (" + EnvRecovery + ")",
 		check: checkRecovery},
 	{variable: EnvStore, hide: etcd.Hide}, // see findEtcd
-	{variable: EnvMetricsFile, check: parsed("metrics file (from "+EnvMetricsFile+") is ",
-		func(s string) (string, error) {
-			_, err := logs.Expand(s)
-			return s, err
-		})},
-	{variable: EnvMetricsPort, check: parsed("metrics port (from "+EnvMetricsPort+") is ",
-		func(s string) (string, error) {
-			if s == "" {
-				return s, nil
-			}
-			_, err := metrics.ParseListen(s)
-			return s, err
-		})},
 }
 
 // complete reads and checks an option, and notes what was given.

@@ -487,6 +487,7 @@ FORWARD_AFTER(NOTHING_TO_FREE(memory == NULL), mem_free, (void *memory), apiMemF
 FORWARD(mem_stats, (uint64_t *registered, uint64_t *given, uint64_t *taken),
         apiMemStats(registered, given, taken))
 FORWARD(dump, (const char *prefix), apiDump((char *)prefix))
+FORWARD(stats, (char *json, size_t size, size_t *needed), apiStats(json, size, needed))
 FORWARD_END(comm_destroy, (goccl_comm comm), apiCommDestroy(comm))
 FORWARD_END(comm_abort, (goccl_comm comm, const char *reason), apiCommAbort(comm, (char *)reason))
 FORWARD_END(comm_refuse, (goccl_comm comm, const char *reason), apiCommRefuse(comm, (char *)reason))

@@ -1825,6 +1825,7 @@ static void fail_each(int child) {
   GIVES(handle, goccl_comm_side_step(c, NULL, NULL));
   GIVES(argument, goccl_ps(NULL, 10, NULL));
   GIVES(argument, goccl_dump(NULL));
+  GIVES(argument, goccl_stats(NULL, 1, NULL));
   GIVES(handle, goccl_work_error(w, NULL, 0));
   GIVES(handle, goccl_work_contributors(w, NULL));
   GIVES(handle, goccl_work_on_done(w, NULL, NULL));

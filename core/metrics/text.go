@@ -73,8 +73,17 @@ func (s *Stats) Text(labels ...Label) []byte {
 
 // longest are the waits of each group that are told.
 func longest(waits []Wait) (told []Wait) {
-	sorted := slices.SortedStableFunc(slices.Values(waits), func(a, b Wait) int {
-		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(b.Seconds, a.Seconds))
+	sums := map[Wait]float64{} // groups may have one name once it is fit for a label
+	for _, wait := range waits {
+		sums[Wait{Group: labelText(wait.Group), Rank: wait.Rank}] += wait.Seconds
+	}
+	var sorted []Wait
+	for wait, seconds := range sums {
+		sorted = append(sorted, Wait{wait.Group, wait.Rank, seconds})
+	}
+	slices.SortFunc(sorted, func(a, b Wait) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(b.Seconds, a.Seconds),
+			cmp.Compare(a.Rank, b.Rank))
 	})
 	n := 0
 	for i, wait := range sorted {
@@ -108,8 +117,12 @@ func byKey[N uint64 | float64 | int](
 	w *writer, name, kind, help, label string, values map[string]N,
 ) {
 	w.family(name, kind, help)
-	for _, key := range slices.Sorted(maps.Keys(values)) {
-		w.sample(name, float64(values[key]), Label{label, key})
+	sums := map[string]float64{}
+	for key, n := range values {
+		sums[labelText(key)] += float64(n)
+	}
+	for _, key := range slices.Sorted(maps.Keys(sums)) {
+		w.sample(name, sums[key], Label{label, key})
 	}
 }
 
@@ -165,8 +178,8 @@ func number(value float64) string { return strconv.FormatFloat(value, 'g', -1, 6
 
 var escapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
-// LabelText makes a text fit for the value of a label, whatever is in it. To do so again changes
+// labelText makes a text fit for the value of a label, whatever is in it. To do so again changes
 // nothing.
-func LabelText(s string) string { return printable.Text(s, labelMost) }
+func labelText(s string) string { return printable.Text(s, labelMost) }
 
-func escape(value string) string { return escapes.Replace(LabelText(value)) }
+func escape(value string) string { return escapes.Replace(labelText(value)) }

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from goccl import elastic, errors, plan, torchft  # noqa: F401  what is imported by its own name
     from goccl._C import Channel, Communicator, Memory, ProcessGroupGoccl, Proxy, RemoteMemory
     from goccl._groups import Description, Member, Setting, algorithm, describe, transports
-    from goccl._metrics import Straggler, stats, stragglers
     from goccl._memory import (
         empty,
         empty_like,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
         zeros,
         zeros_like,
     )
+    from goccl._metrics import Straggler, stats, stragglers
     from goccl._side_step import side_step
     from goccl._trace import dump
     from goccl._wire import wire_dtype

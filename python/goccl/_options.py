@@ -381,8 +381,8 @@ SETTINGS: tuple[Setting, ...] = (
         variable="GOCCL_METRICS_FILE",
         default="none: nothing is written",
         allowed="a path, in which %h is the host, %p the process, and %% a %",
-        about="A file with what a process's groups have done, for node_exporter. It is replaced every"
-        " 15 seconds, and removed when the last group has ended.",
+        about="A file with what a process's groups have done, for node_exporter. It is replaced"
+        " every 15 seconds, and removed when the last group has ended.",
     ),
     Setting(
         variable="GOCCL_METRICS_PORT",

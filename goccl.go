@@ -198,3 +198,13 @@ func Shutdown() { process.Close() }
 // there is replaced as a whole. The error tells which file cannot be written and why, that a dump
 // is being written already, or that there is no communicator.
 func Dump(prefix string) error { return process.Dump(prefix) }
+
+// Metrics is what the communicators of this process have done, as numbers.
+type Metrics = core.Stats
+
+// Stats returns what the communicators of this process have done, those that are gone included. The
+// same is told to Prometheus in the file that GOCCL_METRICS_FILE names, and at the port of
+// GOCCL_METRICS_PORT, while there are communicators.
+//
+// Stats may be called at any time, by any goroutine, and waits for no collective.
+func Stats() Metrics { return process.Stats() }

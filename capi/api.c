@@ -494,6 +494,7 @@ FORWARD(trace_read,
 FORWARD_END(trace_stop, (goccl_tracer tracer), apiTraceStop(tracer))
 FORWARD(trace_now, (uint64_t *now), apiTraceNow(now))
 FORWARD(trace_copy, (int out, uint64_t begin, uint64_t bytes), apiTraceCopy(out, begin, bytes))
+FORWARD(stats, (char *json, size_t size, size_t *needed), apiStats(json, size, needed))
 FORWARD_END(comm_destroy, (goccl_comm comm), apiCommDestroy(comm))
 FORWARD_END(comm_abort, (goccl_comm comm, const char *reason), apiCommAbort(comm, (char *)reason))
 FORWARD_END(comm_refuse, (goccl_comm comm, const char *reason), apiCommRefuse(comm, (char *)reason))

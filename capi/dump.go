@@ -37,3 +37,10 @@ func apiDump(prefix *C.char) C.goccl_result {
 		return process.Dump(C.GoString(prefix))
 	})
 }
+
+//export apiStats
+func apiStats(json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
+	return export("stats", func() error {
+		return giveJSON("stats", process.Stats(), json, size, needed)
+	})
+}

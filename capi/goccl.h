@@ -662,6 +662,33 @@ goccl_result goccl_trace_read(goccl_tracer tracer, goccl_span *spans, size_t siz
 /* Ends a trace. What has not been read is lost. The handle is then invalid. Thread-safe. */
 goccl_result goccl_trace_stop(goccl_tracer tracer);
 
+/* Writes a JSON object with what the communicators of this process have done, those that are gone
+ * included:
+ *   "version"    of the library
+ *   "rank"       in the job, of the oldest communicator that is there; -1: none is
+ *   "groups"     communicators that are there
+ *   "operations" that have ended well: of each "collective" ("send" and "recv", too) and of each
+ *                "algorithm" ("" where it has none) the number "operations", "bytes" of inputs or
+ *                outputs, whichever are more, "seconds" in all, and "took": how many took up to
+ *                1 us, 4 us, 16 us and so on up to 67 s, and how many took longer
+ *   "transport_bytes"         sent to peers, or read from their memory, by transport
+ *   "transport_wait_seconds"  waited in collectives for peers, by what joins this process to them
+ *   "waits"      the same, by peer, the longest first: "group", "rank" in the job, "seconds". After
+ *                64 names the groups of others are "other"
+ *   "failures"   of communicators, by goccl_result_string()
+ *   "failed_operations", "refusals" (of collectives), "recoveries"  their numbers
+ *   "side_steps" by the backend of goccl_comm_side_step()
+ *   "staged_bytes"  of collectives whose buffers came and went piece by piece, by other memory
+ *   "links"      peers of the communicators that are there, by transport
+ *   "records"    of calls, which goccl_dump() would write
+ *   "memory"     what goccl_mem_stats() tells: "registered_bytes", "read_by_peers_bytes",
+ *                "read_from_peers_bytes"
+ * All but "rank", "groups", "links", "records" and "registered_bytes" only grows. The same is told
+ * to Prometheus in the file that the environment's GOCCL_METRICS_FILE names, and at the port of
+ * GOCCL_METRICS_PORT, while there are communicators. `json`, `size` and `needed` are as in
+ * goccl_info(). Waits for no collective, and none waits for it. Thread-safe. */
+goccl_result goccl_stats(char *json, size_t size, size_t *needed);
+
 /* ---- failures, and the end ----------------------------------------------------------------- */
 
 /* Ends a communicator in good order: works not yet finished end with GOCCL_ABORTED, peers are told

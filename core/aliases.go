@@ -5,6 +5,7 @@ import (
 	"github.com/goccl/goccl/core/checkpoint"
 	"github.com/goccl/goccl/core/config"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/metrics"
 	"github.com/goccl/goccl/core/work"
 )
 
@@ -29,6 +30,9 @@ type Error = fault.Error
 
 // Loaded is a version of the models that [Comm.LoadCheckPoint] returns.
 type Loaded = checkpoint.Loaded
+
+// Stats is what the communicators of a process have done.
+type Stats = metrics.Stats
 
 // Orphan is a local model of a rank that has ended.
 type Orphan = checkpoint.Orphan

@@ -279,8 +279,7 @@ func (c *Comm) open(id roster.Identity) error {
 	c.runtime.mu.Lock()
 	c.runtime.comms[c] = true
 	c.runtime.mu.Unlock()
-	c.runtime.record(c)
-	c.runtime.show()
+	c.runtime.watch.Add(c.Trace(), c.shared.Settings.GroupName)
 	if err := c.present.Load().Open(id); err != nil {
 		c.Destroy()
 		return fault.Errorf(fault.ErrSystem, "the communicator cannot be made: %v", err)

@@ -30,8 +30,7 @@ import (
 	"github.com/goccl/goccl/core/internal/interfaces"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/memory"
-	"github.com/goccl/goccl/core/status"
-	"github.com/goccl/goccl/core/trace"
+	"github.com/goccl/goccl/core/watch"
 )
 
 // RuntimeConfig says how a runtime meets its process.
@@ -56,9 +55,7 @@ type Runtime struct {
 	endLife       context.CancelFunc // guarded by mu
 	endpoints     endpoint.Pool
 	comms         map[*Comm]bool // guarded by mu
-	traces        trace.Registry
-	shown         status.Shown // while there are comms
-	recorder      flight.Recorder
+	watch         *watch.Watch
 	lingering     epoch.Lingering
 	arenas        memory.Arenas
 	images        memory.Images // copies of inputs: see package suspended
@@ -83,7 +80,8 @@ func NewRuntime(c RuntimeConfig) *Runtime {
 	r := &Runtime{config: c, endpoints: endpoint.Pool{Logger: c.Logger, OnFD: c.OnFD},
 		comms:  map[*Comm]bool{},
 		arenas: memory.Arenas{Logger: logs.For(c.Logger, logs.Mem)}}
-	r.recorder = flight.Recorder{Traces: &r.traces, Library: Version}
+	r.watch = watch.New(watch.Config{Getenv: c.Getenv, Notify: c.Notify, OnFD: c.OnFD,
+		Memory: r.memory, Logger: c.Logger})
 	r.life, r.endLife = context.WithCancel(context.Background())
 	return r
 }
@@ -146,22 +144,12 @@ func listenError(err error) *fault.Error {
 	return fault.From(err, kind, "init")
 }
 
-// show has `goccl ps` see the process while it has communicators.
-func (r *Runtime) show() {
-	r.mu.Lock()
-	has := len(r.comms) > 0
-	r.mu.Unlock()
-	r.shown.Set(has, &r.traces, r.config.OnFD, r.log(logs.Init))
-}
-
 // forget drops a communicator that is destroyed, and gives its endpoint back.
 func (r *Runtime) forget(c *Comm) {
 	r.mu.Lock()
 	delete(r.comms, c)
 	r.mu.Unlock()
-	r.recorder.Wait(dumpTime)
-	r.traces.Remove(c.Trace())
-	r.show()
+	r.watch.Remove(c.Trace())
 	if c.shared.End != nil {
 		c.shared.End.Leave()
 	}

@@ -23,14 +23,16 @@ type packageRule struct {
 // for nothing, and nor does what it imports.
 var packages = []packageRule{
 	{public, "core bootstrap program/formats program plan reduce fault logs", false},
-	{"core", "status sim program channel join epoch agreement suspended checkpoint config endpoint " +
-		"work memory roster membership meeting tune call fault plan exec flight trace address " +
+	{"core", "watch sim program channel join epoch agreement suspended checkpoint config endpoint " +
+		"work memory roster membership meeting tune call fault plan exec flight metrics trace address " +
 		"transport bootstrap bootstrap/etcd logs internal/cpus internal/interfaces " +
 		"internal/printable", false},
+	{"watch", "status exporter flight config fault metrics trace logs", false},
 	{"status", "judge trace order call plan internal/printable", false},
 	{"judge", "internal/printable", true},
 	{"tracefile", "trace internal/perfetto", false},
-	{"flight", "trace call plan reduce internal/pickle", false},
+	{"exporter", "metrics trace plan logs internal/replace", false},
+	{"flight", "trace call plan reduce internal/pickle internal/replace", false},
 	{"join", "config endpoint roster membership meeting fault address transport bootstrap " +
 		"bootstrap/etcd logs internal/printable", false},
 	{"epoch", "agreement suspended config endpoint collective p2p channel wire work memory roster " +
@@ -39,7 +41,7 @@ var packages = []packageRule{
 	{"agreement", "completion roster membership meeting fault address transport internal/printable",
 		false},
 	{"suspended", "completion work memory call exec fault plan", false},
-	{"config", "tune call program/formats program fault plan address transport bootstrap " +
+	{"config", "metrics tune call program/formats program fault plan address transport bootstrap " +
 		"bootstrap/etcd logs internal/interfaces internal/printable", false},
 	{"endpoint", "roster exec address transport logs", false},
 	{"collective", "work call tune program fault plan reduce reduce/kernel exec trace", false},
@@ -52,6 +54,7 @@ var packages = []packageRule{
 	{"checkpoint", "fault", false},
 	{"memory", "exec fault", false},
 	{"roster", "membership tune fault address internal/seal", true},
+	{"metrics", "internal/printable", true},
 	{"order", "call fault plan internal/printable", true},
 	{"membership", "call fault plan internal/untrusted", true},
 	{"meeting", "address bootstrap fault internal/untrusted internal/printable internal/seal " +
@@ -85,6 +88,7 @@ var packages = []packageRule{
 	{"logs", "internal/printable", false},
 	{"internal/errtext", "", false},
 	{"internal/serial", "", false},
+	{"internal/replace", "", false},
 	{"internal/interfaces", "", false},
 	{"internal/untrusted", "", true},
 	{"internal/pickle", "", true},

@@ -1828,6 +1828,7 @@ static void fail_each(int child) {
   GIVES(argument, goccl_trace_start(NULL));
   GIVES(handle, goccl_trace_read(7, NULL, 0, NULL, NULL));
   GIVES(argument, goccl_trace_now(NULL));
+  GIVES(argument, goccl_stats(NULL, 1, NULL));
   GIVES(handle, goccl_work_error(w, NULL, 0));
   GIVES(handle, goccl_work_contributors(w, NULL));
   GIVES(handle, goccl_work_on_done(w, NULL, NULL));

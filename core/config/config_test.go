@@ -124,6 +124,12 @@ func TestRefused(t *testing.T) {
 		{Config{Size: 1}, environment{EnvMinSize: "65537"},
 			`least size is "65537" (from GOCCL_MIN_SIZE), allowed are 1 to 65536`},
 		{Config{Size: 1}, environment{EnvMinSize: "2.0"}, `least size is "2.0" (from GOCCL_MIN_SIZE)`},
+		{Config{Size: 1}, environment{EnvMetricsFile: "/x/%r.prom"},
+			`metrics file (from GOCCL_METRICS_FILE) is "/x/%r.prom", after % are allowed h (the host), p ` +
+				`(the process) and %`},
+		{Config{Size: 1}, environment{EnvMetricsPort: "0"},
+			`metrics port (from GOCCL_METRICS_PORT) is "0", allowed are ports from 1 to 65535, as in ` +
+				`"9400", which is that of 127.0.0.1, and addresses with one, as in "0.0.0.0:9400" and `},
 		{Config{Size: 1}, environment{EnvStore: "etcd://me:pssst@192.0.2.1"},
 			`GOCCL_STORE is "etcd://(hidden)@192.0.2.1": it has no prefix`},
 	} {

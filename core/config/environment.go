@@ -6,31 +6,34 @@ import (
 	"strings"
 
 	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/metrics"
 )
 
 // The variables of the environment, beside those of packages rdma and logs.
 const (
-	EnvTimeout    = "GOCCL_TIMEOUT"
-	EnvGrace      = "GOCCL_LIVENESS_GRACE"
-	EnvMinSize    = "GOCCL_MIN_SIZE"
-	EnvTransport  = "GOCCL_TRANSPORT"
-	EnvNet        = "GOCCL_NET"
-	EnvThresholds = "GOCCL_THRESHOLDS"
-	EnvSchedule   = "GOCCL_ALLTOALL_SCHEDULE"
-	EnvAlgorithms = "GOCCL_ALGO"
-	EnvWireDType  = "GOCCL_WIRE_DTYPE"
-	EnvSideStep   = "GOCCL_SIDE_STEP"
-	EnvLinks      = "GOCCL_LINKS"
-	EnvPlans      = "GOCCL_PLANS"
-	EnvQuorum     = "GOCCL_QUORUM"
-	EnvRecovery   = "GOCCL_RECOVERY"
-	EnvInterface  = "GOCCL_SOCKET_IFNAME"
-	EnvSecret     = "GOCCL_SECRET"
-	EnvStore      = "GOCCL_STORE"
-	EnvJoin       = "GOCCL_JOIN"
-	EnvDump       = "GOCCL_DUMP"
-	EnvDumpSignal = "GOCCL_DUMP_SIGNAL"
-	EnvRestarts   = "TORCHELASTIC_RESTART_COUNT"
+	EnvTimeout     = "GOCCL_TIMEOUT"
+	EnvGrace       = "GOCCL_LIVENESS_GRACE"
+	EnvMinSize     = "GOCCL_MIN_SIZE"
+	EnvTransport   = "GOCCL_TRANSPORT"
+	EnvNet         = "GOCCL_NET"
+	EnvThresholds  = "GOCCL_THRESHOLDS"
+	EnvSchedule    = "GOCCL_ALLTOALL_SCHEDULE"
+	EnvAlgorithms  = "GOCCL_ALGO"
+	EnvWireDType   = "GOCCL_WIRE_DTYPE"
+	EnvSideStep    = "GOCCL_SIDE_STEP"
+	EnvLinks       = "GOCCL_LINKS"
+	EnvPlans       = "GOCCL_PLANS"
+	EnvQuorum      = "GOCCL_QUORUM"
+	EnvRecovery    = "GOCCL_RECOVERY"
+	EnvInterface   = "GOCCL_SOCKET_IFNAME"
+	EnvSecret      = "GOCCL_SECRET"
+	EnvStore       = "GOCCL_STORE"
+	EnvJoin        = "GOCCL_JOIN"
+	EnvDump        = "GOCCL_DUMP"
+	EnvDumpSignal  = "GOCCL_DUMP_SIGNAL"
+	EnvMetricsFile = "GOCCL_METRICS_FILE"
+	EnvMetricsPort = "GOCCL_METRICS_PORT"
+	EnvRestarts    = "TORCHELASTIC_RESTART_COUNT"
 
 	envAgentStore = "TORCHELASTIC_USE_AGENT_STORE"
 	envMasterPort = "MASTER_PORT"
@@ -46,8 +49,8 @@ const (
 )
 
 // elsewhere are variables that are no options of a communicator: others read them.
-var elsewhere = []string{EnvJoin, envStaging, EnvDump, EnvDumpSignal, logs.EnvDebug,
-	logs.EnvSubsys, logs.EnvFile}
+var elsewhere = []string{EnvJoin, envStaging, EnvDump, EnvDumpSignal, EnvMetricsFile,
+	EnvMetricsPort, logs.EnvDebug, logs.EnvSubsys, logs.EnvFile}
 
 // Variables are those of the environment that the library reads under its own prefix.
 func Variables() []string {
@@ -58,6 +61,19 @@ func Variables() []string {
 		}
 	}
 	return append(all, elsewhere...)
+}
+
+// checkMetrics refuses values by which no metrics could be told.
+func checkMetrics(getenv func(string) string) error {
+	if _, err := logs.Expand(getenv(EnvMetricsFile)); err != nil {
+		return fmt.Errorf("metrics file (from %s) is %w", EnvMetricsFile, err)
+	}
+	if port := getenv(EnvMetricsPort); port != "" {
+		if _, err := metrics.ParseListen(port); err != nil {
+			return fmt.Errorf("metrics port (from %s) is %w", EnvMetricsPort, err)
+		}
+	}
+	return nil
 }
 
 // Variable is a variable of the environment, with what may be told of its value.

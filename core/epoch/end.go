@@ -11,6 +11,7 @@ import (
 // EndWorks ends all works of the epoch with the cause, unless a failure has ended them. When it
 // returns no operation of the epoch reads or writes buffers any more.
 func (e *Epoch) EndWorks(cause *fault.Error) {
+	e.ending.Store(true)
 	e.Fail(cause, false)
 	<-e.stopped // by this call or by a failure before it
 	// The next epoch uses the fast path, too. A thread in it sees the failure, and hands over.

@@ -144,6 +144,7 @@ type Epoch struct {
 	monitored   *monitoredBarrier
 
 	failure atomic.Pointer[fault.Error] // the first cause; set with mu held
+	ending  atomic.Bool                 // it ends in good order, unless it has failed before
 	stopped chan struct{}               // closed when the failure has been carried out
 	over    bool                        // the next epoch has begun; guarded by mu
 }

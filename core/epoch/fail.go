@@ -27,7 +27,11 @@ func (e *Epoch) act(actions []membership.Action) {
 	for _, a := range actions {
 		if stop, ok := a.(membership.Stop); ok {
 			e.failure.Store(stop.Cause)
-			e.fast.Trace().Fail(stop.Cause.Text)
+			kind := stop.Cause.Kind.Error()
+			if e.ending.Load() {
+				kind = "" // it is no failure
+			}
+			e.fast.Trace().Fail(kind, stop.Cause.Text)
 			if e.completes(stop.Cause) {
 				e.config.Owner.Recover()
 			}

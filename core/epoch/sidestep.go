@@ -20,6 +20,7 @@ func (e *Epoch) SideStep(c plan.Collective, to string) error {
 		return err.During(c.String(), 0)
 	}
 	mismatch := e.order.Start(&m)
+	e.fast.Trace().SideStepped(to)
 	what, level := call.Describe(m), logs.Trace
 	if !e.trace.sideSteps[what] {
 		e.trace.sideSteps[what], level = true, logs.Info

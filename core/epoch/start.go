@@ -115,6 +115,9 @@ func (e *Epoch) start(o Options, operations []call.Operation, ended func()) (*wo
 		e.useProgram(&parts[i])
 		err := e.order.Start(&parts[i].Message)
 		e.fast.Trace().SetBytes(parts[i].Message.Sequence, parts[i].Operation.Total())
+		if parts[i].Operation.Feed != nil {
+			e.fast.Trace().Staged(parts[i].Operation.Total())
+		}
 		if mismatch == nil {
 			mismatch = err
 		}

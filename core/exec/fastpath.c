@@ -115,7 +115,7 @@ int goccl_fast_path_call(goccl_fast_path *s, uint64_t handle, goccl_operation *o
     if (k->bytes > GOCCL_UNTIMED_MAX || record->waited > 0 || traced) ended = goccl_ticks(s->trace);
     goccl_record_end(record, ended, ran->transports, ran->algorithm);
     goccl_record_publish(record, sequence, GOCCL_TRACE_ENDED);
-    goccl_count(run->counts, k->collective, ran->algorithm, k->total, ended - called);
+    goccl_count(s->trace, run->counts, k->collective, ran->algorithm, k->total, ended - called);
     if (traced)
       goccl_span_call(s->trace, GOCCL_SPAN_CALL, &k->message, sequence, k->total, called, ended);
     run->plan = NULL;
@@ -200,7 +200,7 @@ static void note_message(const goccl_sends *s, uint8_t collective, const goccl_m
   goccl_record_begin(r, called);
   goccl_record_end(r, ended, 1u << via, 0);
   goccl_record_publish(r, number, GOCCL_TRACE_ENDED);
-  goccl_count(counts, collective, 0, m->bytes, ended - called);
+  goccl_count(t, counts, collective, 0, m->bytes, ended - called);
   if (goccl_spans_on(t->spans))
     goccl_span_call(t, GOCCL_SPAN_CALL, &message, number, m->bytes, called, ended);
   if (collective == GOCCL_TRACE_SEND) GOCCL_TRACE_ADD(&counts->carried[via], m->bytes);

@@ -52,7 +52,7 @@ func Files(library string, sources []Source) map[int][]byte {
 		if len(s.Groups) == 0 {
 			continue
 		}
-		rank := jobRank(&s.Groups[len(s.Groups)-1])
+		rank := s.Groups[len(s.Groups)-1].JobRank()
 		d := ranks[rank]
 		if d == nil {
 			d = &dump{known: map[string]bool{}}
@@ -65,13 +65,6 @@ func Files(library string, sources []Source) map[int][]byte {
 		files[rank] = pickle.Marshal(d.value(library))
 	}
 	return files
-}
-
-func jobRank(g *trace.Group) int {
-	if g.Rank < len(g.Ranks) {
-		return g.Ranks[g.Rank]
-	}
-	return g.Rank
 }
 
 // dump is what the file of a rank is to have.

@@ -172,7 +172,7 @@ func TestRecorder(t *testing.T) {
 			t.Fatal(err)
 		}
 		traced.Enter(trace.Group{Name: "g", Rank: rank, Ranks: []int{7, 8}}, nil)
-		registry.Add(traced)
+		registry.Add(traced, "g")
 	}
 	folder := t.TempDir()
 	for range 2 {

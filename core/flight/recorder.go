@@ -2,15 +2,12 @@ package flight
 
 import (
 	"errors"
-	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
 
+	"github.com/goccl/goccl/core/internal/replace"
 	"github.com/goccl/goccl/core/trace"
 )
 
@@ -46,7 +43,7 @@ func (r *Recorder) write(prefix string) error {
 	}
 	var all []error
 	for rank, content := range Files(r.Library, sources) {
-		all = append(all, replace(prefix+strconv.Itoa(rank), content))
+		all = append(all, replace.File(prefix+strconv.Itoa(rank), content))
 	}
 	return errors.Join(all...)
 }
@@ -73,33 +70,4 @@ func (r *Recorder) Wait(most time.Duration) {
 	case <-over:
 	case <-time.After(most):
 	}
-}
-
-// replace writes a file in the place of another one, which readers see as a whole.
-func replace(path string, content []byte) (err error) {
-	part, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return cause(path, err)
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(part.Name())
-			err = cause(path, err)
-		}
-	}()
-	_, err = part.Write(content)
-	err = errors.Join(err, part.Chmod(0o644), part.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(part.Name(), path)
-}
-
-// cause names the file that was to be written, and no other.
-func cause(path string, err error) error {
-	var at *fs.PathError
-	if errors.As(err, &at) {
-		err = at.Err
-	}
-	return fmt.Errorf("writing %s: %w", path, err)
 }

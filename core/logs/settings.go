@@ -58,9 +58,10 @@ func Read(getenv func(string) string) (s Settings, problems []string) {
 		problems = append(problems, problem)
 	}
 	if given := getenv(EnvFile); given != "" {
-		s.File, problem = expand(given)
-		if problem != "" {
-			problems = append(problems, problem)
+		var err error
+		if s.File, err = Expand(given); err != nil {
+			problems = append(problems, fmt.Sprintf("%s is %v: the log goes to standard error", EnvFile,
+				err))
 		}
 	}
 	return s, problems
@@ -111,8 +112,9 @@ func listed(all []Subsystem) string {
 	return strings.Join(names, ", ")
 }
 
-// expand replaces %h by the name of the host, %p by the number of the process, and %% by %.
-func expand(pattern string) (path, problem string) {
+// Expand replaces %h in the pattern of a path by the name of the host, %p by the number of the
+// process, and %% by %. The error tells the pattern, and what is allowed.
+func Expand(pattern string) (path string, err error) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
@@ -132,9 +134,8 @@ func expand(pattern string) (path, problem string) {
 		case i < len(pattern) && pattern[i] == '%':
 			b.WriteByte('%')
 		default:
-			return "", fmt.Sprintf("%s is %q, after %% are allowed h (the host), p (the process) and %%: "+
-				"the log goes to standard error", EnvFile, pattern)
+			return "", fmt.Errorf("%q, after %% are allowed h (the host), p (the process) and %%", pattern)
 		}
 	}
-	return b.String(), ""
+	return b.String(), nil
 }

@@ -6,9 +6,36 @@ import "C"
 import (
 	"cmp"
 	"math/bits"
+	"os"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 )
+
+// countsTicks reports whether ticks are those of the CPU's counter: it goes on at one rate, and the
+// kernel trusts it to be the same on all CPUs.
+var countsTicks = sync.OnceValue(func() bool {
+	if C.goccl_trace_invariant() == 0 {
+		return false
+	}
+	source, err := os.ReadFile("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+	trusted := []string{"tsc", "kvm-clock", "arch_sys_counter"}
+	return err == nil && slices.Contains(trusted, strings.TrimSpace(string(source)))
+})
+
+// The scales of traces: see scale in trace.h.
+const scaleOfNS = (1<<64 - 1) / 1000
+
+var scaleOfTicks = sync.OnceValue(func() uint64 { return uint64(C.goccl_trace_scale()) })
+
+// took is how long so many ticks take, by the trace's scale. Unlike that of a [Clock] it is the
+// same each time.
+func (t *Trace) took(ticks uint64) time.Duration {
+	us, rest := bits.Mul64(ticks, uint64(t.c.scale))
+	ns, _ := bits.Mul64(rest, 1000)
+	return time.Duration(us)*time.Microsecond + time.Duration(ns)
+}
 
 // Moment is one moment by three clocks.
 type Moment struct {

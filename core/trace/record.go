@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"iter"
 	"math/bits"
-	"sync/atomic"
 	"time"
 
 	"github.com/goccl/goccl/core/plan"
@@ -123,64 +122,4 @@ func recordOf(c *C.goccl_record) Record {
 // compare orders records of a ring by their calls.
 func (r Record) compare(o Record) int {
 	return cmp.Or(cmp.Compare(r.Message.Epoch, o.Message.Epoch), cmp.Compare(r.Number, o.Number))
-}
-
-// Counters are what a communicator has done since it was made.
-type Counters struct {
-	Calls   []CallCounter
-	Others  map[State]uint64      // calls that have failed, or were refused or side-stepped
-	Carried map[Transport]uint64  // bytes to peers, and read from their memory
-	Waited  map[int]time.Duration // in slow waits for a peer, in the present epoch
-}
-
-// CallCounter counts the calls of a collective that one algorithm has done.
-type CallCounter struct {
-	Collective plan.Collective // of those without a plan, it is plan.Custom + 1 or more
-	Algorithm  plan.Algorithm
-	Operations uint64
-	Bytes      uint64
-	Ticks      uint64 // from begun to ended
-}
-
-// Counters returns the sums so far.
-func (t *Trace) Counters() Counters {
-	sums := Counters{Others: map[State]uint64{}, Carried: map[Transport]uint64{},
-		Waited: map[int]time.Duration{}}
-	load := func(p *C.uint64_t) uint64 { return atomic.LoadUint64((*uint64)(p)) }
-	for kind := range C.GOCCL_TRACE_KINDS {
-		for by := range C.GOCCL_TRACE_ALGORITHMS {
-			n := CallCounter{Collective: plan.Collective(kind), Algorithm: plan.Algorithm(by)}
-			for i := range t.c.counters {
-				c := &t.c.counters[i].calls[kind][by]
-				n.Operations += load(&c.operations)
-				n.Bytes += load(&c.bytes)
-				n.Ticks += load(&c.ticks)
-			}
-			if n.Operations > 0 {
-				sums.Calls = append(sums.Calls, n)
-			}
-		}
-	}
-	for i := range t.c.counters {
-		c := &t.c.counters[i]
-		for s := range c.others {
-			if n := load(&c.others[s]); n > 0 {
-				sums.Others[State(s)] += n
-			}
-		}
-		for via := range c.carried {
-			if n := load(&c.carried[via]); n > 0 {
-				sums.Carried[Transport(via)] += n
-			}
-		}
-	}
-	if groups := t.Groups(); len(groups) > 0 {
-		waits := &t.c.counters[C.GOCCL_COUNTS_COLLECTIVES].waits
-		for peer := range min(len(groups[len(groups)-1].Ranks), len(waits)) {
-			if ns := load(&waits[peer]); ns > 0 {
-				sums.Waited[peer] = time.Duration(ns)
-			}
-		}
-	}
-	return sums
 }

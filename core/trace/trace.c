@@ -35,6 +35,23 @@ goccl_moment goccl_trace_moment(uint32_t counter) {
   return best;
 }
 
+uint64_t goccl_trace_scale(void) {
+  enum { TRIES = 5, SPAN = 20000 }; /* ns */
+  double rates[TRIES]; /* ticks a ns, ascending: a thread that is preempted spoils some */
+  for (int i = 0; i < TRIES; i++) {
+    uint64_t from = goccl_trace_clock(), first = goccl_ticks_by(1), upto, last;
+    do {
+      upto = goccl_trace_clock();
+      last = goccl_ticks_by(1);
+    } while (upto - from < SPAN);
+    double rate = (double)(last - first) / (double)(upto - from);
+    int k = i;
+    for (; k > 0 && rates[k - 1] > rate; k--) rates[k] = rates[k - 1];
+    rates[k] = rate;
+  }
+  return (uint64_t)(18446744073709551616.0 / (1000 * rates[TRIES / 2]));
+}
+
 /* A call comes to a state, unless a later one has its place. */
 static void come_to(goccl_record *r, uint64_t number, unsigned state) {
   uint64_t version = __atomic_load_n(&r->version, __ATOMIC_RELAXED);
@@ -106,7 +123,7 @@ void goccl_trace_end(goccl_trace *t, const goccl_trace_ending *e) {
   goccl_counters *c = &t->counters[GOCCL_COUNTS_COLLECTIVES];
   uint64_t ticks = end(t, goccl_record_of(t, e->number), e);
   if (e->state == GOCCL_TRACE_ENDED)
-    goccl_count(c, e->collective, e->algorithm, e->bytes, ticks);
+    goccl_count(t, c, e->collective, e->algorithm, e->bytes, ticks);
   else
     GOCCL_TRACE_ADD(&c->others[e->state], 1);
 }
@@ -128,9 +145,9 @@ void goccl_trace_end_message(goccl_trace *t, const goccl_trace_ending *e) {
     return;
   }
   goccl_counter *n = goccl_counter_of(c, e->collective, e->algorithm);
-  __atomic_fetch_add(&n->operations, 1, __ATOMIC_RELAXED);
   __atomic_fetch_add(&n->bytes, e->bytes, __ATOMIC_RELAXED);
   __atomic_fetch_add(&n->ticks, ticks, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&n->took[goccl_trace_bucket(t, ticks)], 1, __ATOMIC_RELAXED);
   if (e->collective == GOCCL_TRACE_SEND && e->transports != 0)
     __atomic_fetch_add(&c->carried[__builtin_ctz(e->transports)], e->bytes, __ATOMIC_RELAXED);
 }

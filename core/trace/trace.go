@@ -9,8 +9,8 @@
 //     ended, by which algorithm and transports, its state, and for whom it waited. The last 512
 //     collectives are kept, by sequence, and the last 256 sends and receives, by a number of their
 //     own. The records of collectives are also the order by which ranks compare their calls.
-//   - [Counters]: of calls by collective and algorithm, of bytes by transport, and of time that was
-//     waited for each peer.
+//   - [Counters]: of calls by collective and algorithm, of bytes by transport, of time that was
+//     waited for each peer, and of failures. They only grow.
 //   - [Group]: who the ranks are, of each of the last epochs.
 //
 // While a [Session] is open there are also [Span]s: the parts of calls, in a ring of each thread
@@ -23,7 +23,7 @@
 // package p2p: one at a time for each record, see [Trace.Queue]. Readers take no lock and stop no
 // writer: what is written meanwhile they leave out, and count. trace.h has the memory order.
 //
-// A [Registry] has the traces of a process's communicators.
+// A [Registry] has the traces of a process's communicators, and the sums of those that are gone.
 package trace
 
 /*
@@ -50,10 +50,8 @@ import "C"
 
 import (
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -74,8 +72,10 @@ const (
 type Trace struct {
 	c      *C.goccl_trace
 	began  Moment
-	groups atomic.Pointer[[]Group]
+	mu     sync.Mutex // guards changes of life
+	life   atomic.Pointer[life]
 	unfed  atomic.Uint64
+	staged atomic.Uint64 // bytes: see Staged
 }
 
 // Group is who the ranks of an epoch are.
@@ -91,8 +91,13 @@ type Group struct {
 	Failed string // why the epoch has failed; "": it has not
 }
 
-// groupsKept is of how many epochs a trace knows the ranks.
-const groupsKept = 8
+// JobRank is this rank's number in the job.
+func (g *Group) JobRank() int {
+	if g.Rank < len(g.Ranks) {
+		return g.Ranks[g.Rank]
+	}
+	return g.Rank
+}
 
 // retired is memory of traces that have ended. A fast path, in C, may still lead to it.
 var retired struct {
@@ -108,13 +113,14 @@ func New() (*Trace, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.scale = scaleOfNS
 	if countsTicks() {
-		c.counter = 1
+		c.counter, c.scale = 1, C.uint64_t(scaleOfTicks())
 	}
 	t := &Trace{c: c}
 	c.spans, c.id = C.goccl_all_spans(), C.uint16_t(labels.add())
 	t.began = t.now()
-	t.groups.Store(new([]Group))
+	t.life.Store(new(life))
 	runtime.AddCleanup(t, retire, c)
 	return t, nil
 }
@@ -145,45 +151,8 @@ func retire(c *C.goccl_trace) {
 	retired.free = append(retired.free, c)
 }
 
-// countsTicks reports whether ticks are those of the CPU's counter: it goes on at one rate, and the
-// kernel trusts it to be the same on all CPUs.
-var countsTicks = sync.OnceValue(func() bool {
-	if C.goccl_trace_invariant() == 0 {
-		return false
-	}
-	source, err := os.ReadFile("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-	trusted := []string{"tsc", "kvm-clock", "arch_sys_counter"}
-	return err == nil && slices.Contains(trusted, strings.TrimSpace(string(source)))
-})
-
 // C is the trace as package exec knows it: a goccl_trace. It lives as long as the trace.
 func (t *Trace) C() unsafe.Pointer { return unsafe.Pointer(t.c) }
-
-// Enter tells of the group of the epoch that begins. Via tells what joins this rank to each. It is
-// called while nobody writes.
-func (t *Trace) Enter(g Group, via []Transport) {
-	t.c.group, t.c.epoch = C.uint64_t(g.ID), C.uint32_t(g.Epoch)
-	for peer := range min(len(via), len(t.c.transports)) {
-		t.c.transports[peer] = C.uint8_t(via[peer])
-	}
-	for i := range t.c.counters {
-		clear(t.c.counters[i].waits[:min(len(via), len(t.c.transports))])
-	}
-	t.SetUnfed(0)
-	groups := *t.groups.Load()
-	groups = append(slices.Clone(groups[max(0, len(groups)-groupsKept+1):]), g)
-	t.groups.Store(&groups)
-	labels.set(uint16(t.c.id), label{g.Name, g.Rank, g.Ranks})
-}
-
-// Fail tells why the present epoch has failed. It is called while nobody enters another.
-func (t *Trace) Fail(why string) {
-	groups := slices.Clone(*t.groups.Load())
-	if n := len(groups); n > 0 {
-		groups[n-1].Failed = why
-		t.groups.Store(&groups)
-	}
-}
 
 // SetUnfed tells which collective waits for an input of this rank's that is not there yet; 0: none
 // does.
@@ -192,8 +161,9 @@ func (t *Trace) SetUnfed(sequence uint64) { t.unfed.Store(sequence) }
 // Unfed is the collective that waits for an input; 0: none does.
 func (t *Trace) Unfed() uint64 { return t.unfed.Load() }
 
-// Groups are those of the last epochs, the present one last.
-func (t *Trace) Groups() []Group { return *t.groups.Load() }
+// Staged counts the bytes of a collective whose tensors come and go piece by piece, by way of other
+// memory.
+func (t *Trace) Staged(bytes uint64) { t.staged.Add(bytes) }
 
 // Transport is what joins this rank to a peer of the present epoch.
 func (t *Trace) Transport(peer int) Transport {

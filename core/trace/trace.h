@@ -85,13 +85,14 @@ enum {
   GOCCL_TRACE_SEND = 10,       /* plan.Send */
   GOCCL_TRACE_RECV = 11,       /* plan.Recv */
   GOCCL_TRACE_ALGORITHMS = 32, /* the last is that of all that users have registered */
-  GOCCL_TRACE_TRANSPORTS = 5
+  GOCCL_TRACE_TRANSPORTS = 5,
+  GOCCL_TRACE_BUCKETS = 15 /* of how long calls take: see goccl_trace_bucket */
 };
 
 typedef struct {
-  uint64_t operations;
   uint64_t bytes;
-  uint64_t ticks; /* from begun to ended */
+  uint64_t ticks;                     /* from begun to ended */
+  uint64_t took[GOCCL_TRACE_BUCKETS]; /* calls; together they are all */
 } goccl_counter;
 
 /* What one kind of writer counts. */
@@ -113,6 +114,7 @@ typedef struct {
   uint64_t group;        /* of sends and receives, as is the epoch */
   uint32_t epoch;
   uint32_t counter; /* not 0: ticks are those of the CPU's counter */
+  uint64_t scale;   /* us a tick, in parts of 2^64 */
   goccl_spans *spans;
   uint16_t id;                           /* of the communicator, in spans */
   uint8_t transports[GOCCL_TRACE_PEERS]; /* trace.Transport, by peer */
@@ -138,6 +140,7 @@ static inline uint64_t goccl_trace_clock(void) {
   return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* Of the CPU's counter where `counter` is not 0, else nanoseconds. */
 static inline uint64_t goccl_ticks_by(uint32_t counter) {
 #if defined(__x86_64__)
   if (counter) return __builtin_ia32_rdtsc();
@@ -148,6 +151,7 @@ static inline uint64_t goccl_ticks_by(uint32_t counter) {
     return ticks;
   }
 #endif
+  (void)counter;
   return goccl_trace_clock();
 }
 
@@ -196,13 +200,22 @@ static inline goccl_counter *goccl_counter_of(goccl_counters *c, uint8_t collect
   return &c->calls[kind][by];
 }
 
-/* Counts a call that has ended well, by the only writer of the counters. */
-static inline void goccl_count(goccl_counters *c, uint8_t collective, uint32_t algorithm,
-                               uint64_t bytes, uint64_t ticks) {
+/* Which bucket so many ticks are in: those up to 1 us, 4 us, 16 us and so on; the last one has all
+ * that is longer. */
+static inline unsigned goccl_trace_bucket(const goccl_trace *t, uint64_t ticks) {
+  uint64_t us = (uint64_t)((unsigned __int128)ticks * t->scale >> 64);
+  if (us == 0) return 0;
+  unsigned bucket = (65 - (unsigned)__builtin_clzll(us)) / 2;
+  return bucket < GOCCL_TRACE_BUCKETS ? bucket : GOCCL_TRACE_BUCKETS - 1;
+}
+
+/* Counts a call that has ended well, by the only writer of the counters, which are the trace's. */
+static inline void goccl_count(const goccl_trace *t, goccl_counters *c, uint8_t collective,
+                               uint32_t algorithm, uint64_t bytes, uint64_t ticks) {
   goccl_counter *n = goccl_counter_of(c, collective, algorithm);
-  GOCCL_TRACE_ADD(&n->operations, 1);
   GOCCL_TRACE_ADD(&n->bytes, bytes);
   GOCCL_TRACE_ADD(&n->ticks, ticks);
+  GOCCL_TRACE_ADD(&n->took[goccl_trace_bucket(t, ticks)], 1);
 }
 
 static inline goccl_record *goccl_record_of(goccl_trace *t, uint64_t sequence) {
@@ -261,5 +274,8 @@ typedef struct {
   uint64_t realtime;  /* ns */
 } goccl_moment;
 goccl_moment goccl_trace_moment(uint32_t counter);
+
+/* The scale of traces whose ticks are those of the CPU's counter. Takes 100 us. */
+uint64_t goccl_trace_scale(void);
 
 #endif

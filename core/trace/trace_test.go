@@ -62,8 +62,8 @@ func TestPhases(t *testing.T) {
 		t.Errorf("ended: %+v", r)
 	}
 	sums := traced.Counters()
-	if n := sums.Calls; len(n) != 1 || n[0].Collective != plan.Reduce || n[0].Operations != 1 ||
-		n[0].Bytes != 40 || n[0].Algorithm != plan.TwoShot || n[0].Ticks != r.Ended-begun {
+	if n := sums.Calls; len(n) != 1 || n[0].Collective != plan.Reduce || n[0].Operations() != 1 ||
+		n[0].Bytes != 40 || n[0].Algorithm != plan.TwoShot || n[0].Time != traced.took(r.Ended-begun) {
 		t.Errorf("counted: %+v", sums)
 	}
 }
@@ -113,7 +113,7 @@ func TestLateEnd(t *testing.T) {
 func TestEpochs(t *testing.T) {
 	traced := newTrace(t)
 	traced.Queue(called(1), Queued)
-	traced.Fail("a reason")
+	traced.Fail("timeout", "a reason")
 	traced.Enter(Group{ID: 8, Epoch: 4, Name: "g", Ranks: []int{0}}, []Transport{Self})
 	if _, ok := traced.Called(1); ok {
 		t.Error("it is called in the next epoch")
@@ -205,7 +205,7 @@ func TestReadersAndWriters(t *testing.T) {
 	readers.Wait()
 	ended := uint64(0)
 	for _, n := range traced.Counters().Calls {
-		ended += n.Operations
+		ended += n.Operations()
 	}
 	if ended != calls {
 		t.Errorf("%d of %d calls are counted", ended, calls)
@@ -247,9 +247,9 @@ func TestRegistry(t *testing.T) {
 		t.Errorf("the zero one has %d", n)
 	}
 	a, b := newTrace(t), newTrace(t)
-	r.Add(a)
+	r.Add(a, "a")
 	all := r.All()
-	r.Add(b)
+	r.Add(b, "b")
 	r.Remove(a)
 	r.Remove(a)
 	if now := r.All(); len(now) != 1 || now[0] != b || len(all) != 1 || all[0] != a {

@@ -9,7 +9,8 @@ the installed package. This module has
   puts, gets and signals between tensors of two ranks;
 - goccl.empty, goccl.zeros, their *_like, and goccl.use_shareable_memory, tensors on which
   collectives of one host, or over RDMA, are faster;
-- goccl.dump, what groups have done, for torchfrtrace;
+- goccl.dump, what groups have done, for torchfrtrace; goccl.stats, the same as numbers;
+  goccl.stragglers, for whom ranks wait;
 - goccl.elastic, training that goes on when workers die or join;
 - goccl.plan, collectives of your own;
 - goccl.Error and its subclasses, the exceptions of failures (help(goccl.errors));
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         zeros,
         zeros_like,
     )
+    from goccl._metrics import Straggler, stats, stragglers
     from goccl._side_step import side_step
     from goccl._trace import dump
     from goccl._wire import wire_dtype
@@ -83,6 +85,7 @@ __all__ = [
     "RemoteMemory",
     "RevokedError",
     "Setting",
+    "Straggler",
     "UnsupportedError",
     "algorithm",
     "describe",
@@ -96,6 +99,8 @@ __all__ = [
     "plan",
     "register",
     "side_step",
+    "stats",
+    "stragglers",
     "transports",
     "use_shareable_memory",
     "wire_dtype",
@@ -121,6 +126,7 @@ _MODULE_OF = {
             "zeros",
             "zeros_like",
         ),
+        "_metrics": ("Straggler", "stats", "stragglers"),
         "_side_step": ("side_step",),
         "_trace": ("dump",),
         "_wire": ("wire_dtype",),

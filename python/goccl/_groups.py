@@ -178,7 +178,7 @@ def describe(group: Group = None) -> Description:
     all-to-all    by size
     set           GOCCL_DEBUG=INFO (environment)
     """
-    return _describe(group, "goccl.describe")
+    return describe_for(group, "goccl.describe")
 
 
 def transports(group: Group = None) -> dict[int, Transport]:
@@ -197,7 +197,7 @@ def transports(group: Group = None) -> dict[int, Transport]:
     >>> goccl.transports()
     {0: 'self', 1: 'shm', 2: 'tcp', 3: 'tcp'}
     """
-    return dict(enumerate(_describe(group, "goccl.transports").transports))
+    return dict(enumerate(describe_for(group, "goccl.transports").transports))
 
 
 def algorithm(group: Group = None, sequence: int | None = None) -> str:
@@ -225,7 +225,8 @@ def algorithm(group: Group = None, sequence: int | None = None) -> str:
     return str(load().algorithm(group, sequence, "goccl.algorithm"))
 
 
-def _describe(group: Group, function: str) -> Description:
+def describe_for(group: Group, function: str) -> Description:
+    """Is describe(), for a function that errors name."""
     facts = json.loads(load().describe(group, function))
     timeout, grace = (
         timedelta(milliseconds=facts.pop(f"{name}_ms")) for name in ("timeout", "liveness_grace")

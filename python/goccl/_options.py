@@ -378,6 +378,20 @@ SETTINGS: tuple[Setting, ...] = (
         about="A signal at which a process writes the same, for which the program has no handler.",
     ),
     Setting(
+        variable="GOCCL_METRICS_FILE",
+        default="none: nothing is written",
+        allowed="a path, in which %h is the host, %p the process, and %% a %",
+        about="A file with what a process's groups have done, for node_exporter. It is replaced"
+        " every 15 seconds, and removed when the last group has ended.",
+    ),
+    Setting(
+        variable="GOCCL_METRICS_PORT",
+        default="none: nothing is served",
+        allowed='1 to 65535, or an address with a port, as in "0.0.0.0:9400" and "[::]:9400"',
+        about="The port at which a process with groups serves the same as /metrics, for Prometheus:"
+        " that of 127.0.0.1, or of the address. One process of a host can have it.",
+    ),
+    Setting(
         variable="GOCCL_DEBUG",
         default="WARN",
         allowed="NONE, VERSION, WARN, INFO and TRACE",

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-import goccl
-from goccl import _command
+from goccl import _command, _library
 
-_LIBRARY = Path(goccl.__file__).parent / "lib" / "libgoccl.so"
 _NOBODY = 2
 
 
@@ -90,17 +86,8 @@ def ask() -> dict[str, Any]:
         OSError: the library cannot be loaded.
         RuntimeError: the sockets of this host cannot be read.
     """
-    library = ctypes.CDLL(str(_LIBRARY))
-    size = 1 << 20
-    while True:
-        text, needed = ctypes.create_string_buffer(size), ctypes.c_size_t()
-        if library.goccl_ps(text, ctypes.c_size_t(size), ctypes.byref(needed)):
-            library.goccl_last_error.restype = ctypes.c_char_p
-            raise RuntimeError(library.goccl_last_error().decode())
-        if needed.value < size:
-            found: dict[str, Any] = json.loads(text.value.decode())
-            return found
-        size = 2 * needed.value
+    found: dict[str, Any] = _library.ask("goccl_ps")
+    return found
 
 
 def render(found: dict[str, Any]) -> str:

@@ -1,0 +1,26 @@
+package core
+
+import (
+	"github.com/goccl/goccl/core/metrics"
+	"github.com/goccl/goccl/core/trace"
+)
+
+// Dump writes what the communicators of the process have done, for torchfrtrace: see [watch.Watch].
+func (r *Runtime) Dump(prefix string) error { return r.watch.Dump(prefix) }
+
+// Stats is what the communicators of the process have done, as numbers. It may be called at any
+// time, by any goroutine, and waits for no collective.
+func (r *Runtime) Stats() Stats { return r.watch.Stats() }
+
+// Failed implements epoch.Owner.
+func (o owner) Failed() { o.c.runtime.watch.Failed() }
+
+// memory is what adapters do with the process's shareable memory.
+func (r *Runtime) memory() metrics.Memory {
+	m := r.MemoryStats()
+	return metrics.Memory{RegisteredBytes: m.Registered, ReadByPeersBytes: m.Given,
+		ReadFromPeersBytes: m.Taken}
+}
+
+// Trace is what the communicator has done and does.
+func (c *Comm) Trace() *trace.Trace { return c.shared.FastPath.Trace() }

@@ -7,6 +7,7 @@ import (
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/flight"
 	"github.com/goccl/goccl/core/logs"
+	"github.com/goccl/goccl/core/status"
 )
 
 // dumpTime is how long the end of a communicator waits for the flight recorder.
@@ -23,15 +24,18 @@ func (r *Runtime) Dump(prefix string) error {
 	case len(r.traces.All()) == 0:
 		return fault.Errorf(fault.ErrInvalidArgument, "dump: this process has no communicator")
 	}
-	if err := r.recorder.Dump(prefix); err != nil {
+	if _, err := r.recorder.Dump(prefix); err != nil {
 		return fault.Errorf(fault.ErrSystem, "dump: %v", err)
 	}
 	return nil
 }
 
-// record has the recorder tell of a communicator, which is made, until it is destroyed.
+// record has the recorder and `goccl ps` tell of a communicator, which is made, until it is
+// destroyed.
 func (r *Runtime) record(c *Comm) {
-	r.traces.Add(c.shared.FastPath.Trace())
+	t := c.shared.FastPath.Trace()
+	r.traces.Add(t)
+	r.shown.Add(status.Source{Trace: t, Peers: c.shared.Peers}, r.log(logs.Init))
 	r.recorder.Listen(flight.Signal{Name: r.config.Getenv(config.EnvDumpSignal),
 		Prefix: r.config.Getenv(config.EnvDump), Notify: r.config.Notify}, r.log(logs.Env))
 }

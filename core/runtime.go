@@ -57,7 +57,7 @@ type Runtime struct {
 	endpoints     endpoint.Pool
 	comms         map[*Comm]bool // guarded by mu
 	traces        trace.Registry
-	shown         status.Shown // while there are comms
+	shown         status.Shown
 	recorder      flight.Recorder
 	lingering     epoch.Lingering
 	arenas        memory.Arenas
@@ -84,6 +84,7 @@ func NewRuntime(c RuntimeConfig) *Runtime {
 		comms:  map[*Comm]bool{},
 		arenas: memory.Arenas{Logger: logs.For(c.Logger, logs.Mem)}}
 	r.recorder = flight.Recorder{Traces: &r.traces, Library: Version}
+	r.shown.OnFD, r.shown.Dump = c.OnFD, r.recorder.Dump
 	r.life, r.endLife = context.WithCancel(context.Background())
 	return r
 }
@@ -146,13 +147,8 @@ func listenError(err error) *fault.Error {
 	return fault.From(err, kind, "init")
 }
 
-// show has `goccl ps` see the process while it has communicators.
-func (r *Runtime) show() {
-	r.mu.Lock()
-	has := len(r.comms) > 0
-	r.mu.Unlock()
-	r.shown.Set(has, &r.traces, r.config.OnFD, r.log(logs.Init))
-}
+// Status tells what the communicators of the process do. It waits for nothing.
+func (r *Runtime) Status() status.Process { return r.shown.Status() }
 
 // forget drops a communicator that is destroyed, and gives its endpoint back.
 func (r *Runtime) forget(c *Comm) {
@@ -161,7 +157,7 @@ func (r *Runtime) forget(c *Comm) {
 	r.mu.Unlock()
 	r.recorder.Wait(dumpTime)
 	r.traces.Remove(c.shared.FastPath.Trace())
-	r.show()
+	r.shown.Remove(c.shared.FastPath.Trace())
 	if c.shared.End != nil {
 		c.shared.End.Leave()
 	}

@@ -27,14 +27,14 @@ var packages = []packageRule{
 		"work memory roster membership meeting tune call fault plan exec flight trace address " +
 		"transport bootstrap bootstrap/etcd logs internal/cpus internal/interfaces " +
 		"internal/printable", false},
-	{"status", "judge trace order call plan internal/printable", false},
-	{"judge", "internal/printable", true},
 	{"flight", "trace call plan reduce internal/pickle", false},
 	{"join", "config endpoint roster membership meeting fault address transport bootstrap " +
 		"bootstrap/etcd logs internal/printable", false},
-	{"epoch", "agreement suspended config endpoint collective p2p channel wire work memory roster " +
-		"order membership tune call program fault plan reduce exec trace address transport bootstrap " +
-		"logs internal/errtext", false},
+	{"epoch", "status agreement suspended config endpoint collective p2p channel wire work memory " +
+		"roster order membership tune call program fault plan reduce exec trace address transport " +
+		"bootstrap logs internal/errtext", false},
+	{"status", "judge order call trace plan internal/printable", false},
+	{"judge", "internal/printable", true},
 	{"agreement", "completion roster membership meeting fault address transport internal/printable",
 		false},
 	{"suspended", "completion work memory call exec fault plan", false},

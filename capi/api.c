@@ -487,6 +487,7 @@ FORWARD_AFTER(NOTHING_TO_FREE(memory == NULL), mem_free, (void *memory), apiMemF
 FORWARD(mem_stats, (uint64_t *registered, uint64_t *given, uint64_t *taken),
         apiMemStats(registered, given, taken))
 FORWARD(dump, (const char *prefix), apiDump((char *)prefix))
+FORWARD(status, (char *json, size_t size, size_t *needed), apiStatus(json, size, needed))
 FORWARD_END(comm_destroy, (goccl_comm comm), apiCommDestroy(comm))
 FORWARD_END(comm_abort, (goccl_comm comm, const char *reason), apiCommAbort(comm, (char *)reason))
 FORWARD_END(comm_refuse, (goccl_comm comm, const char *reason), apiCommRefuse(comm, (char *)reason))
@@ -512,6 +513,10 @@ FORWARD(alltoall_peaks,
          goccl_peaks *peaks),
         apiAllToAllPeaks(ranks, (char *)transport, (char *)schedule, bytes, peaks))
 FORWARD(ps, (char *json, size_t size, size_t *needed), apiPs(json, size, needed))
+FORWARD(ps_judge, (const char *processes, char *json, size_t size, size_t *needed),
+        apiPsJudge((char *)processes, json, size, needed))
+FORWARD(ps_dump, (const char *prefix, int pid, char *json, size_t size, size_t *needed),
+        apiPsDump((char *)prefix, pid, json, size, needed))
 FORWARD(plan_info,
         (const char *collective, int ranks, int ranks_per_host, int ranks_per_domain, int by_turns,
          const char *transport, uint64_t bytes, char *json, size_t size, size_t *needed),

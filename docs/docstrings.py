@@ -13,7 +13,15 @@ from typing import Any
 from prose import outside_code
 
 PACKAGE = Path(__file__).resolve().parents[1] / "python" / "goccl"
-SOURCES = ("_C.pyi", "__init__.py", "_groups.py", "_memory.py", "elastic/*.py", "plan/*.py")
+SOURCES = (
+    "_C.pyi",
+    "__init__.py",
+    "_groups.py",
+    "_memory.py",
+    "_trace.py",
+    "elastic/*.py",
+    "plan/*.py",
+)
 COLUMNS = 88
 LISTS = ("Args:", "Attributes:", "Raises:")
 

@@ -127,6 +127,10 @@ static void test_library(void) {
   TRUE(strlen(little) == 2 && little[0] == '{');
   free(json);
   REFUSED(GOCCL_INVALID_ARGUMENT, "json is NULL", goccl_info(NULL, 10, NULL));
+  char *status = malloc(2000);
+  OK(goccl_status(status, 2000, &needed));
+  TRUE(strlen(status) == needed - 1 && strstr(status, "\"groups\": []") != NULL);
+  free(status);
   OK(goccl_shutdown());
 }
 
@@ -1824,6 +1828,9 @@ static void fail_each(int child) {
   TRUE(started == (child ? 7 : 0));
   GIVES(handle, goccl_comm_side_step(c, NULL, NULL));
   GIVES(argument, goccl_ps(NULL, 10, NULL));
+  GIVES(argument, goccl_ps_judge("{", NULL, 0, NULL));
+  GIVES(argument, goccl_ps_dump("relative", 0, NULL, 0, NULL));
+  GIVES(argument, goccl_status(NULL, 10, NULL));
   GIVES(argument, goccl_dump(NULL));
   GIVES(handle, goccl_work_error(w, NULL, 0));
   GIVES(handle, goccl_work_contributors(w, NULL));

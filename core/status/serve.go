@@ -2,6 +2,7 @@ package status
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -248,14 +249,20 @@ type Dumped struct {
 	Error string   `json:"error"` // "": all is written
 }
 
+// Dumps are what processes tell that were asked for a dump.
+type Dumps struct {
+	Processes []Dumped `json:"processes"`
+	Silent    []int    `json:"silent"` // processes that have not answered
+}
+
 // Dump asks the processes that Find asks to write what their flight recorders have: see
 // flight.Recorder. Where a pid is given only that process is asked. They write with their own
-// rights.
-func Dump(prefix string, pid int) (all []Dumped, silent []int, err error) {
+// rights. The error is an ErrPrefix where the prefix cannot be one.
+func Dump(prefix string, pid int) (Dumps, error) {
 	if err := checkPrefix(prefix); err != nil {
-		return nil, nil, err
+		return Dumps{}, err
 	}
-	return each(func(of int, name string) (d Dumped, err error) {
+	all, silent, err := each(func(of int, name string) (d Dumped, err error) {
 		if pid != 0 && of != pid {
 			return d, errNotMeant
 		}
@@ -263,18 +270,24 @@ func Dump(prefix string, pid int) (all []Dumped, silent []int, err error) {
 			return d, err
 		}
 		d.PID, d.Error = of, printable.Text(d.Error, textMost)
+		d.Files = append([]string{}, d.Files...)
 		for i := range d.Files {
 			d.Files[i] = printable.Text(d.Files[i], questionMost)
 		}
 		return d, nil
 	})
+	slices.SortFunc(all, func(a, b Dumped) int { return cmp.Compare(a.PID, b.PID) })
+	return Dumps{append([]Dumped{}, all...), append([]int{}, silent...)}, err
 }
+
+// ErrPrefix is the error of a prefix that cannot begin the names of files.
+var ErrPrefix = errors.New("not a prefix of files")
 
 // checkPrefix refuses what cannot begin the names of files.
 func checkPrefix(prefix string) error {
 	if !filepath.IsAbs(prefix) || len(prefix) > prefixMost || strings.ContainsAny(prefix, "\x00\n") {
-		return fmt.Errorf("prefix is %q, it must be an absolute path of one line and at most %d bytes",
-			printable.Text(prefix, textMost), prefixMost)
+		return fmt.Errorf("%w: it is %q, it must be an absolute path of one line and at most %d bytes",
+			ErrPrefix, printable.Text(prefix, textMost), prefixMost)
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ package status
 
 import (
 	"cmp"
+	"encoding/json"
 	"os"
 	"slices"
 	"strconv"
@@ -80,6 +81,22 @@ func Host() (Found, error) {
 		return Found{}, err
 	}
 	return Found{append([]Judged{}, Groups(processes, LifeOf)...), append([]int{}, silent...)}, nil
+}
+
+// Judge puts together what processes tell, each in the JSON of its Process, wherever they are. Of
+// ranks that are not among them nothing is known.
+func Judge(told []byte) (Found, error) {
+	var processes []Process
+	if err := json.Unmarshal(told, &processes); err != nil {
+		return Found{}, err
+	}
+	for i := range processes {
+		if err := processes[i].clean(); err != nil {
+			return Found{}, err
+		}
+	}
+	alive := func(int) string { return "" }
+	return Found{append([]Judged{}, Groups(processes, alive)...), []int{}}, nil
 }
 
 // The words of Member.State.

@@ -107,16 +107,16 @@ func TestDump(t *testing.T) {
 	}
 	defer s.Close()
 	prefix := "/tmp/a b " + strings.Repeat("x", prefixMost-9)
-	all, _, err := Dump(prefix, os.Getpid())
-	want := []Dumped{{os.Getpid(), []string{prefix + `0\n`}, `disk\a full`}}
+	all, err := Dump(prefix, os.Getpid())
+	want := Dumps{[]Dumped{{os.Getpid(), []string{prefix + `0\n`}, `disk\a full`}}, []int{}}
 	if err != nil || asked != prefix || !reflect.DeepEqual(all, want) {
 		t.Errorf("%+v, %v, for %q", all, err, asked)
 	}
-	if all, _, err := Dump(prefix, os.Getpid()+1); err != nil || len(all) > 0 {
+	if all, err := Dump(prefix, -1); err != nil || len(all.Processes) > 0 {
 		t.Errorf("of another process: %+v, %v", all, err)
 	}
 	for _, bad := range []string{"", "relative", "/two\nlines", prefix + "x"} {
-		if _, _, err := Dump(bad, 0); err == nil || !strings.Contains(err.Error(), "absolute path") {
+		if _, err := Dump(bad, 0); !errors.Is(err, ErrPrefix) || !strings.Contains(err.Error(), "absolute path") {
 			t.Errorf("%.20q: %v", bad, err)
 		}
 	}

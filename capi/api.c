@@ -512,7 +512,7 @@ FORWARD(alltoall_peaks,
         (int ranks, const char *transport, const char *schedule, uint64_t bytes,
          goccl_peaks *peaks),
         apiAllToAllPeaks(ranks, (char *)transport, (char *)schedule, bytes, peaks))
-FORWARD(ps, (char *json, size_t size, size_t *needed), apiPs(json, size, needed))
+FORWARD(ps, (int all, char *json, size_t size, size_t *needed), apiPs(all, json, size, needed))
 FORWARD(ps_judge, (const char *processes, char *json, size_t size, size_t *needed),
         apiPsJudge((char *)processes, json, size, needed))
 FORWARD(ps_dump, (const char *prefix, int pid, char *json, size_t size, size_t *needed),

@@ -49,9 +49,9 @@ func apiStatus(json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
 }
 
 //export apiPs
-func apiPs(json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
+func apiPs(all C.int, json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
 	return export("ps", func() error {
-		found, err := status.Host()
+		found, err := status.Host(all != 0)
 		if err != nil {
 			return errorf(C.GOCCL_SYSTEM, "ps: %v", err)
 		}

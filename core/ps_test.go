@@ -24,7 +24,7 @@ func judged(t *testing.T, w *world, ranks ...int) status.Judged {
 	for rank, c := range w.comms {
 		if ranks == nil || slices.Contains(ranks, rank) {
 			told = append(told, status.Of([]status.Source{{Trace: c.shared.FastPath.Trace(),
-				Peers: c.shared.Peers}}, patience))
+				Peers: c.shared.Peers}}, status.Linked))
 		}
 	}
 	all := status.Groups(told, func(int) string { return "" })
@@ -108,6 +108,12 @@ func TestStatusOfOtherHosts(t *testing.T) {
 	if all := states(0); !slices.Equal(all, []string{"answers", "unreachable", "unreachable",
 		"unreachable"}) {
 		t.Errorf("before there are links: %v", all)
+	}
+	source := status.Source{Trace: w.comms[0].shared.FastPath.Trace(), Peers: w.comms[0].shared.Peers}
+	for _, o := range status.Of([]status.Source{source}, status.All).Groups[0].Others {
+		if !o.Answers || o.Call.Sequence != 0 {
+			t.Errorf("once it has connected: %+v", o)
+		}
 	}
 	everything(t, w)
 	allOfThem := []string{"answers", "answers", "answers", "answers"}
@@ -219,7 +225,7 @@ func TestProcessIsSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := func() bool {
-		found, err := status.Host()
+		found, err := status.Host(false)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1827,7 +1827,7 @@ static void fail_each(int child) {
   GIVES(handle, goccl_comm_load_checkpoint_async(c, NULL, NULL, NULL, NULL, NULL, &started));
   TRUE(started == (child ? 7 : 0));
   GIVES(handle, goccl_comm_side_step(c, NULL, NULL));
-  GIVES(argument, goccl_ps(NULL, 10, NULL));
+  GIVES(argument, goccl_ps(0, NULL, 10, NULL));
   GIVES(argument, goccl_ps_judge("{", NULL, 0, NULL));
   GIVES(argument, goccl_ps_dump("relative", 0, NULL, 0, NULL));
   GIVES(argument, goccl_status(NULL, 10, NULL));

@@ -1,6 +1,7 @@
 package epoch
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/goccl/goccl/core/exec"
@@ -16,6 +17,9 @@ func (p peers) Ask(peer int) (linked bool) {
 	return p.e.group.Connected(peer) &&
 		p.e.group.Notify(peer, transport.Header{Type: frameLook}, nil)
 }
+
+// Connect implements status.Links.
+func (p peers) Connect(ctx context.Context, peer int) error { return p.e.group.Connect(ctx, peer) }
 
 // onLook takes a peer's question what this rank does, or its answer to that.
 func (e *Epoch) onLook(src int, h transport.Header, payload []byte) error {

@@ -12,6 +12,10 @@ import (
 const (
 	// askTime is how long peers have to answer.
 	askTime = 500 * time.Millisecond
+	// dialTime is how long they have before that where they are to be connected first.
+	dialTime = time.Second
+	// dialsAtOnce is how many of them are connected at the same time.
+	dialsAtOnce = 32
 	// fresh is how long an answer is used again. A peer that has answered is asked no earlier.
 	fresh = 100 * time.Millisecond
 	// seldom is how long a peer that asks again gets no answer. It is less than fresh: whoever asks
@@ -27,6 +31,8 @@ type Links interface {
 	// Ask sends a peer the question what it does, and reports whether there is a link to it. It waits
 	// for nobody.
 	Ask(peer int) (linked bool)
+	// Connect makes a link to a peer, until the context ends.
+	Connect(ctx context.Context, peer int) error
 }
 
 // Peers asks the peers of a rank what they do, over the links that are there, and answers them. It
@@ -84,16 +90,18 @@ func (p *Peers) of(rank int) *peer {
 	return p.peers[rank]
 }
 
-// Ask asks some peers of an epoch, until all have answered that there is a link to, or the context
-// ends.
-func (p *Peers) Ask(ctx context.Context, epoch uint32, ranks []int) []Other {
+// Ask asks some peers of an epoch that there is a link to, for askTime at most. Dials tells that
+// links to the others are to be made first.
+func (p *Peers) Ask(epoch uint32, ranks []int, dials bool) []Other {
 	began := time.Now()
-	var linked []int
-	for _, rank := range ranks {
-		if p.ask(epoch, rank, began) {
-			linked = append(linked, rank)
-		}
+	linked, apart := p.askThese(epoch, ranks)
+	if dials {
+		p.connect(epoch, apart)
+		more, _ := p.askThese(epoch, apart)
+		linked = append(linked, more...)
 	}
+	over := time.NewTimer(askTime)
+	defer over.Stop()
 	for {
 		others, all, changed := p.heard(epoch, linked, began.Add(-fresh))
 		if all {
@@ -101,10 +109,46 @@ func (p *Peers) Ask(ctx context.Context, epoch uint32, ranks []int) []Other {
 		}
 		select {
 		case <-changed:
-		case <-ctx.Done():
+		case <-over.C:
 			return others
 		}
 	}
+}
+
+// askThese asks peers, and tells those that there is a link to from those that there is none to.
+func (p *Peers) askThese(epoch uint32, ranks []int) (linked, apart []int) {
+	now := time.Now()
+	for _, rank := range ranks {
+		if p.ask(epoch, rank, now) {
+			linked = append(linked, rank)
+		} else {
+			apart = append(apart, rank)
+		}
+	}
+	return linked, apart
+}
+
+// connect makes links to peers of an epoch, for dialTime at most. Of a link that cannot be made
+// nothing is told: there is none then.
+func (p *Peers) connect(epoch uint32, ranks []int) {
+	p.mu.Lock()
+	links, present := p.links, p.epoch == epoch
+	p.mu.Unlock()
+	if links == nil || !present {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), dialTime)
+	defer cancel()
+	turn := make(chan struct{}, dialsAtOnce)
+	var dialing sync.WaitGroup
+	for _, rank := range ranks {
+		dialing.Go(func() {
+			turn <- struct{}{}
+			defer func() { <-turn }()
+			_ = links.Connect(ctx, rank)
+		})
+	}
+	dialing.Wait()
 }
 
 // ask asks a peer, unless it has just answered or is being asked. It reports whether there is a

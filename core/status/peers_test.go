@@ -11,22 +11,27 @@ import (
 	"github.com/goccl/goccl/core/trace"
 )
 
-// links are those of a rank to some peers, with what they do with a question.
+// links are those of a rank to some peers, with what they do with a question. Those of its peers
+// whose question is nil are to be connected first.
 type links map[int]func()
 
 func (l links) Ask(peer int) bool {
-	answer, ok := l[peer]
-	if ok {
-		answer()
+	answer := l[peer]
+	if answer == nil {
+		return false
 	}
-	return ok
+	answer()
+	return true
 }
 
-// soon is a context that ends when askTime is over.
-func soon(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), askTime)
-	t.Cleanup(cancel)
-	return ctx
+// Connect connects to those that there are; the others never answer.
+func (l links) Connect(ctx context.Context, peer int) error {
+	if _, ok := l[peer]; !ok {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	l[peer] = func() {}
+	return nil
 }
 
 func report(what string) []byte {
@@ -36,7 +41,7 @@ func report(what string) []byte {
 func TestPeers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p Peers
-		if others := p.Ask(soon(t), 0, []int{1}); others != nil {
+		if others := p.Ask(0, []int{1}, true); others != nil {
 			t.Errorf("of no epoch: %+v", others)
 		}
 		asked := map[int]int{}
@@ -48,7 +53,7 @@ func TestPeers(t *testing.T) {
 		}
 		p.Use(3, links{1: answers(1), 2: func() { asked[2]++ }}, 4)
 		ask := func(ranks ...int) (said string) {
-			for _, o := range p.Ask(soon(t), 3, ranks) {
+			for _, o := range p.Ask(3, ranks, false) {
 				said += map[bool]string{true: o.Call.What, false: "silent"}[o.Answers] + " "
 			}
 			return said
@@ -61,7 +66,7 @@ func TestPeers(t *testing.T) {
 		if said := ask(1, 2); said != "barrier silent " || time.Since(began) != askTime {
 			t.Errorf("%q after %v", said, time.Since(began))
 		}
-		if p.Ask(soon(t), 2, []int{1}) != nil {
+		if p.Ask(2, []int{1}, true) != nil {
 			t.Error("another epoch is asked")
 		}
 		for range 100 { // in 50 s: one that is silent is asked seldom, and each time less
@@ -81,15 +86,35 @@ func TestPeers(t *testing.T) {
 			t.Error(said)
 		}
 		ended := make(chan []Other)
-		go func() { ended <- p.Ask(t.Context(), 3, []int{2}) }()
+		go func() { ended <- p.Ask(3, []int{2}, false) }()
 		synctest.Wait() // it has asked again, without an end
 		time.Sleep(fresh)
-		go func() { ended <- p.Ask(t.Context(), 3, []int{2}) }()
+		go func() { ended <- p.Ask(3, []int{2}, false) }()
 		synctest.Wait()
 		p.Use(3, nil, 0)
 		<-ended
 		if others := <-ended; others != nil {
 			t.Errorf("after the epoch: %+v", others)
+		}
+	})
+}
+
+// Peers that there is no link to are connected where that is asked for.
+func TestPeersAreConnected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p Peers
+		p.Use(0, links{1: func() { go p.Hear(1, report("barrier")) }, 2: nil}, 4)
+		for _, c := range []struct {
+			dials bool
+			ranks int
+			takes time.Duration
+		}{{false, 1, 0}, {true, 2, dialTime + askTime}} {
+			began := time.Now()
+			others := p.Ask(0, []int{1, 2, 3}, c.dials)
+			if len(others) != c.ranks || !others[0].Answers || time.Since(began) != c.takes {
+				t.Errorf("%+v after %v", others, time.Since(began))
+			}
+			time.Sleep(fresh)
 		}
 	})
 }
@@ -154,7 +179,7 @@ func TestHearLiars(t *testing.T) {
 	if err := p.Hear(1, []byte(`{"failed": "\u001b[2J", "call": {"for_us": -5}}`)); err != nil {
 		t.Fatal(err)
 	}
-	others := p.Ask(t.Context(), 0, []int{1})
+	others := p.Ask(0, []int{1}, false)
 	if others[0].Failed != `\x1b[2J` {
 		t.Errorf("%+v", others)
 	}

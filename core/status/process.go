@@ -1,11 +1,9 @@
 package status
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/goccl/goccl/core/trace"
 )
@@ -16,20 +14,27 @@ type Source struct {
 	Peers *Peers
 }
 
-// Of tells what this process's communicators do. It asks peers on other hosts for so long at most;
-// 0: it asks none. It takes no lock that a collective holds.
-func Of(sources []Source, most time.Duration) Process {
+// Asks says which peers on other hosts are asked, too.
+type Asks int
+
+// Which are.
+const (
+	None   Asks = iota
+	Linked      // those that there is a link to
+	All         // the others are connected first
+)
+
+// Of tells what this process's communicators do. It takes no lock that a collective holds.
+func Of(sources []Source, asks Asks) Process {
 	p := Process{PID: os.Getpid(), Groups: []Group{}}
 	p.Host, _ = os.Hostname()
 	if path, err := os.Executable(); err == nil {
 		p.Program = filepath.Base(path)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), most)
-	defer cancel()
 	groups := make([]*Group, len(sources))
 	var reading sync.WaitGroup
 	for i := range sources {
-		reading.Go(func() { groups[i] = sources[i].read(ctx, p.Host, most > 0) })
+		reading.Go(func() { groups[i] = sources[i].read(p.Host, asks) })
 	}
 	reading.Wait()
 	for _, g := range groups {
@@ -41,7 +46,7 @@ func Of(sources []Source, most time.Duration) Process {
 }
 
 // read returns nil where the communicator has no ranks yet.
-func (s *Source) read(ctx context.Context, host string, asks bool) *Group {
+func (s *Source) read(host string, asks Asks) *Group {
 	all := s.Trace.Groups()
 	if len(all) == 0 {
 		return nil
@@ -52,14 +57,14 @@ func (s *Source) read(ctx context.Context, host string, asks bool) *Group {
 	if len(from.PIDs) == 1 { // it publishes nothing
 		g.Hosts, g.PIDs, g.Near = []string{host}, []int{os.Getpid()}, []bool{true}
 	}
-	if asks {
+	if asks != None {
 		var far []int
 		for rank, near := range g.Near {
 			if !near {
 				far = append(far, rank)
 			}
 		}
-		g.Others = append(g.Others, s.Peers.Ask(ctx, from.Epoch, far)...)
+		g.Others = append(g.Others, s.Peers.Ask(from.Epoch, far, asks == All)...)
 	}
 	g.Report = reportOf(s.Trace, from) // after the peers', who may take their time
 	return g

@@ -31,11 +31,13 @@ const (
 	prefix = "@goccl-ps-"
 	// A question is one line: what is asked, and maybe a space and a path.
 	askStatus = "status"
+	askAll    = "status-of-all"
 	askDump   = "dump"
 	// questionMost is the longest question, and prefixMost the longest path in one.
 	questionMost = 4 << 10
 	prefixMost   = questionMost - 16
-	// answerTime is how long one question may take in all.
+	// answerTime is how long one question may take in all. One for which links are to be made first
+	// may take dialTime more.
 	answerTime = 2 * time.Second
 	// answerMost is the longest answer.
 	answerMost = 16 << 20
@@ -47,7 +49,7 @@ const (
 
 // Answers are what a process gives to those who may ask. Both may be called by several goroutines.
 type Answers struct {
-	Status func() Process
+	Status func(Asks) Process
 	Dump   func(prefix string) (files []string, err error) // as flight.Recorder
 }
 
@@ -104,7 +106,7 @@ func (s *Shown) Add(added Source, log *slog.Logger) {
 	s.sources.Store(&all)
 	if s.server == nil {
 		var err error
-		s.server, err = Serve(Answers{func() Process { return Of(s.all(), askTime) }, s.Dump}, s.OnFD)
+		s.server, err = Serve(Answers{func(a Asks) Process { return Of(s.all(), a) }, s.Dump}, s.OnFD)
 		if err != nil {
 			log.Info("`goccl ps` cannot see this process", "err", err)
 		}
@@ -131,7 +133,7 @@ func (s *Shown) all() []Source {
 }
 
 // Status tells what the communicators do. It asks no peers.
-func (s *Shown) Status() Process { return Of(s.all(), 0) }
+func (s *Shown) Status() Process { return Of(s.all(), None) }
 
 // Close ends it, and answers that are under way.
 func (s *Server) Close() {
@@ -177,10 +179,15 @@ func (s *Server) serve(c *net.UnixConn) {
 		return
 	}
 	what, path, _ := strings.Cut(strings.TrimSuffix(question, "\n"), " ")
+	if c.SetDeadline(time.Now().Add(timeOf(what))) != nil {
+		return
+	}
 	var answer any
 	switch {
 	case what == askStatus && path == "":
-		answer = s.answers.Status()
+		answer = s.answers.Status(Linked)
+	case what == askAll && path == "":
+		answer = s.answers.Status(All)
 	case what == askDump:
 		dumped := make(chan Dumped, 1)
 		go func() { dumped <- s.dump(path) }() // Close does not wait for a disk
@@ -233,13 +240,33 @@ func userOf(c *net.UnixConn) (user int, ok bool) {
 // Find asks all processes of this user, for root those of all users, in this network namespace.
 // Silent are the numbers of those that have not answered.
 func Find() (processes []Process, silent []int, err error) {
-	return each(func(pid int, name string) (p Process, err error) {
-		if err = ask(name, askStatus, &p); err != nil {
-			return p, err
+	return each(func(pid int, name string) (Process, error) { return statusOf(pid, name, askStatus) })
+}
+
+func statusOf(pid int, name, question string) (p Process, err error) {
+	if err = ask(name, question, &p); err != nil {
+		return p, err
+	}
+	p.PID = pid
+	return p, p.clean()
+}
+
+// findMore asks processes again, by their numbers, to connect to ranks that they have no link to.
+// It puts the new answers in the place of the first.
+func findMore(processes []Process, pids map[int]bool) error {
+	more, _, err := each(func(pid int, name string) (Process, error) {
+		if !pids[pid] {
+			return Process{}, errNotMeant
 		}
-		p.PID = pid
-		return p, p.clean()
+		return statusOf(pid, name, askAll)
 	})
+	for _, p := range more {
+		i := slices.IndexFunc(processes, func(o Process) bool { return o.PID == p.PID })
+		if i >= 0 {
+			processes[i] = p
+		}
+	}
+	return err
 }
 
 // Dumped is what a process tells that was asked for a dump.
@@ -359,13 +386,20 @@ func ask(name, question string, answer any) error {
 	if !ok || user != os.Geteuid() && os.Geteuid() != 0 {
 		return errNotMeant
 	}
-	if err := c.SetDeadline(time.Now().Add(answerTime)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(timeOf(question))); err != nil {
 		return err
 	}
 	if _, err := io.WriteString(c, question+"\n"); err != nil {
 		return err
 	}
 	return json.NewDecoder(io.LimitReader(bufio.NewReader(c), answerMost)).Decode(answer)
+}
+
+func timeOf(question string) time.Duration {
+	if question == askAll {
+		return answerTime + dialTime
+	}
+	return answerTime
 }
 
 // clean makes texts fit for a terminal, and refuses what cannot be.

@@ -74,9 +74,13 @@ type Found struct {
 }
 
 // Host asks all processes of this host that have communicators, and over their links those of other
-// hosts: the processes of this user, for root those of all.
-func Host() (Found, error) {
+// hosts: the processes of this user, for root those of all. All tells that links are to be made to
+// ranks that none of them has one to.
+func Host(all bool) (Found, error) {
 	processes, silent, err := Find()
+	if err == nil && all {
+		err = findMore(processes, dialers(processes))
+	}
 	if err != nil {
 		return Found{}, err
 	}
@@ -103,12 +107,30 @@ func Judge(told []byte) (Found, error) {
 var states = map[judge.State]string{judge.Answers: "answers", judge.Stopped: "stopped",
 	judge.Silent: "silent", judge.Gone: "gone", judge.Unreachable: "unreachable"}
 
-// Groups puts together what the processes of a host tell, group by group.
-func Groups(processes []Process, life Life) []Judged {
-	type key struct {
-		id    uint64
-		epoch uint32
+// dialers are the processes, by number, that are to make links to ranks that none has one to: one
+// for each group.
+func dialers(processes []Process) map[int]bool {
+	pids := map[int]bool{}
+	for _, told := range together(processes) {
+		for rank, near := range told[0].Near {
+			if report, state := reportFrom(told, rank); report == nil && !near &&
+				state == judge.Unreachable {
+				pids[told[0].PIDs[told[0].Rank]] = true
+				break
+			}
+		}
 	}
+	return pids
+}
+
+// key is the same in all processes that tell of a group.
+type key struct {
+	id    uint64
+	epoch uint32
+}
+
+// together is what processes tell, group by group.
+func together(processes []Process) map[key][]*Group {
 	byKey := map[key][]*Group{}
 	for i := range processes {
 		for k := range processes[i].Groups {
@@ -116,8 +138,13 @@ func Groups(processes []Process, life Life) []Judged {
 			byKey[key{g.ID, g.Epoch}] = append(byKey[key{g.ID, g.Epoch}], g)
 		}
 	}
+	return byKey
+}
+
+// Groups puts together what the processes of a host tell, group by group.
+func Groups(processes []Process, life Life) []Judged {
 	var all []Judged
-	for k, told := range byKey {
+	for k, told := range together(processes) {
 		all = append(all, judged(k.epoch, told, life))
 	}
 	slices.SortFunc(all, func(a, b Judged) int {

@@ -95,6 +95,22 @@ func TestGroupsOfOthers(t *testing.T) {
 	}
 }
 
+// Of each group one process connects to the ranks that none is connected with.
+func TestDialers(t *testing.T) {
+	answers, silent := []Other{{2, true, Report{}}}, []Other{{2, false, Report{}}}
+	for _, c := range []struct {
+		name   string
+		others []Other
+		want   int
+	}{{"linked", answers, 0}, {"silent", silent, 0}, {"apart", nil, 1}} {
+		processes := []Process{told(0, Call{}), told(1, Call{})}
+		processes[1].Groups[0].Others = c.others
+		if pids := dialers(processes); len(pids) != c.want || c.want > 0 && !pids[100] {
+			t.Errorf("%s: %v", c.name, pids)
+		}
+	}
+}
+
 // Each process that is asked writes its dump, or tells why it does not.
 func TestDump(t *testing.T) {
 	asked := ""
@@ -116,7 +132,8 @@ func TestDump(t *testing.T) {
 		t.Errorf("of another process: %+v, %v", all, err)
 	}
 	for _, bad := range []string{"", "relative", "/two\nlines", prefix + "x"} {
-		if _, err := Dump(bad, 0); !errors.Is(err, ErrPrefix) || !strings.Contains(err.Error(), "absolute path") {
+		if _, err := Dump(bad, 0); !errors.Is(err, ErrPrefix) ||
+			!strings.Contains(err.Error(), "absolute path") {
 			t.Errorf("%.20q: %v", bad, err)
 		}
 	}
@@ -162,7 +179,7 @@ func mine(processes []Process) []Process {
 
 func TestServe(t *testing.T) {
 	want := told(1, Call{Sequence: 3, What: "all\x1b[2Jreduce", Peer: -1})
-	s, err := Serve(Answers{Status: func() Process { return want }}, nil)
+	s, err := Serve(Answers{Status: func(Asks) Process { return want }}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of `goccl ps`."""
     _command.add_examples(
         parser,
-        ["goccl ps", "goccl ps --json", "goccl ps --watch 2", "goccl ps --dump /tmp/goccl_rank_"],
+        [
+            "goccl ps",
+            "goccl ps --json",
+            "goccl ps --all",
+            "goccl ps --watch 2",
+            "goccl ps --dump /tmp/goccl_rank_",
+        ],
         {
             0: "all is well in each group",
             1: "something is odd: the line under each group says what",
@@ -35,6 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         metavar="SECONDS",
         help="look again after so long, until Ctrl-C",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="connect to ranks on other hosts that no rank of this one has a connection to",
     )
     parser.add_argument(
         "--pid",
@@ -81,7 +92,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     try:
-        found = ask()
+        found = ask(args.all)
     except (OSError, RuntimeError) as error:
         print(f"goccl ps: {error}", file=sys.stderr)
         return _NOBODY
@@ -95,9 +106,12 @@ def _show(args: argparse.Namespace) -> int:
     return int(any(g["verdict"]["kind"] != "well" for g in found["groups"]))
 
 
-def ask() -> dict[str, Any]:
+def ask(connect: bool = False) -> dict[str, Any]:
     """Asks all processes of this user on this host, for root those of all users, and over their
     links the ranks on other hosts.
+
+    Args:
+        connect: to ranks on other hosts that no process here has a link to.
 
     Returns:
         "groups": of each its "name", "epoch", "members" and "verdict"; "silent": the numbers of
@@ -107,7 +121,7 @@ def ask() -> dict[str, Any]:
         OSError: the library cannot be loaded.
         RuntimeError: the sockets of this host cannot be read.
     """
-    found: dict[str, Any] = _library.call("goccl_ps")
+    found: dict[str, Any] = _library.call("goccl_ps", ctypes.c_int(connect))
     return found
 
 

@@ -495,6 +495,7 @@ FORWARD_END(trace_stop, (goccl_tracer tracer), apiTraceStop(tracer))
 FORWARD(trace_now, (uint64_t *now), apiTraceNow(now))
 FORWARD(trace_copy, (int out, uint64_t begin, uint64_t bytes), apiTraceCopy(out, begin, bytes))
 FORWARD(stats, (char *json, size_t size, size_t *needed), apiStats(json, size, needed))
+FORWARD(status, (char *json, size_t size, size_t *needed), apiStatus(json, size, needed))
 FORWARD_END(comm_destroy, (goccl_comm comm), apiCommDestroy(comm))
 FORWARD_END(comm_abort, (goccl_comm comm, const char *reason), apiCommAbort(comm, (char *)reason))
 FORWARD_END(comm_refuse, (goccl_comm comm, const char *reason), apiCommRefuse(comm, (char *)reason))
@@ -519,7 +520,11 @@ FORWARD(alltoall_peaks,
         (int ranks, const char *transport, const char *schedule, uint64_t bytes,
          goccl_peaks *peaks),
         apiAllToAllPeaks(ranks, (char *)transport, (char *)schedule, bytes, peaks))
-FORWARD(ps, (char *json, size_t size, size_t *needed), apiPs(json, size, needed))
+FORWARD(ps, (int all, char *json, size_t size, size_t *needed), apiPs(all, json, size, needed))
+FORWARD(ps_judge, (const char *processes, char *json, size_t size, size_t *needed),
+        apiPsJudge((char *)processes, json, size, needed))
+FORWARD(ps_dump, (const char *prefix, int pid, char *json, size_t size, size_t *needed),
+        apiPsDump((char *)prefix, pid, json, size, needed))
 FORWARD(plan_info,
         (const char *collective, int ranks, int ranks_per_host, int ranks_per_domain, int by_turns,
          const char *transport, uint64_t bytes, char *json, size_t size, size_t *needed),

@@ -4,8 +4,11 @@ package main
 import "C"
 
 import (
+	"errors"
 	"os"
 	"syscall"
+
+	"github.com/goccl/goccl/core/status"
 )
 
 // notify tells of a signal; nil where the program has a handler for it. The handler is the
@@ -42,5 +45,55 @@ func apiDump(prefix *C.char) C.goccl_result {
 func apiStats(json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
 	return export("stats", func() error {
 		return giveJSON("stats", process.Stats(), json, size, needed)
+	})
+}
+
+//export apiStatus
+func apiStatus(json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
+	return export("status", func() error {
+		return giveJSON("status", process.Status(), json, size, needed)
+	})
+}
+
+//export apiPs
+func apiPs(all C.int, json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
+	return export("ps", func() error {
+		found, err := status.Host(all != 0)
+		if err != nil {
+			return errorf(C.GOCCL_SYSTEM, "ps: %v", err)
+		}
+		return giveJSON("ps", found, json, size, needed)
+	})
+}
+
+//export apiPsJudge
+func apiPsJudge(processes, json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
+	return export("ps_judge", func() error {
+		if err := needs(processes, "ps_judge: processes"); err != nil {
+			return err
+		}
+		found, err := status.Judge([]byte(C.GoString(processes)))
+		if err != nil {
+			return errorf(C.GOCCL_INVALID_ARGUMENT, "ps_judge: processes: %v", err)
+		}
+		return giveJSON("ps_judge", found, json, size, needed)
+	})
+}
+
+//export apiPsDump
+func apiPsDump(
+	prefix *C.char, pid C.int, json *C.char, size C.size_t, needed *C.size_t,
+) C.goccl_result {
+	return export("ps_dump", func() error {
+		if err := needs(prefix, "ps_dump: prefix"); err != nil {
+			return err
+		}
+		dumps, err := status.Dump(C.GoString(prefix), int(pid))
+		if errors.Is(err, status.ErrPrefix) {
+			return errorf(C.GOCCL_INVALID_ARGUMENT, "ps_dump: %v", err)
+		} else if err != nil {
+			return errorf(C.GOCCL_SYSTEM, "ps_dump: %v", err)
+		}
+		return giveJSON("ps_dump", dumps, json, size, needed)
 	})
 }

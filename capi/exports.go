@@ -24,7 +24,6 @@ import (
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
-	"github.com/goccl/goccl/core/status"
 	"github.com/goccl/goccl/core/tune"
 )
 
@@ -59,17 +58,6 @@ func apiAdopt() { export("adopt", func() error { return nil }) }
 //export apiInfo
 func apiInfo(json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
 	return export("info", func() error { return giveJSON("info", process.Info(), json, size, needed) })
-}
-
-//export apiPs
-func apiPs(json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
-	return export("ps", func() error {
-		found, err := status.Host()
-		if err != nil {
-			return errorf(C.GOCCL_SYSTEM, "ps: %v", err)
-		}
-		return giveJSON("ps", found, json, size, needed)
-	})
 }
 
 //export apiSetLogger

@@ -689,6 +689,26 @@ goccl_result goccl_trace_stop(goccl_tracer tracer);
  * goccl_info(). Waits for no collective, and none waits for it. Thread-safe. */
 goccl_result goccl_stats(char *json, size_t size, size_t *needed);
 
+/* Writes a JSON object that tells what the communicators of this process do:
+ *   "pid", "host", "program"  the process
+ *   "groups"     its communicators, of each:
+ *   "id", "epoch", "name"  the same on all ranks
+ *   "rank"       this one
+ *   "hosts", "pids", "near"  by rank: its host, its process, and whether that is one of this host
+ *   "failed"     why the communicator has failed; "": it has not
+ *   "call"       the collective that this rank is in, or has called last: "sequence" (0: it has
+ *                called none), "what", "state" ("queued", "begun", "ended", "failed", "refused",
+ *                "side-stepped"), "for_us" (how long it is in the collective, or in none), "peer"
+ *                (for whom it waits; -1: for nobody, or not for long) and "input" (it waits for its
+ *                own input)
+ *   "messages"   its oldest sends and receives under way, 8 at most: "send" (or it is a receive),
+ *                "peer" (-1: any), "tag", "bytes" and "for_us"
+ *   "under_way"  how many sends and receives are
+ *   "others"     empty: `goccl ps` has ranks there that it has asked
+ * Asks no other process, waits for no collective, and none waits for it. `json`, `size` and
+ * `needed` are as in goccl_info(). Thread-safe. */
+goccl_result goccl_status(char *json, size_t size, size_t *needed);
+
 /* ---- failures, and the end ----------------------------------------------------------------- */
 
 /* Ends a communicator in good order: works not yet finished end with GOCCL_ABORTED, peers are told

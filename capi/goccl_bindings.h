@@ -76,15 +76,34 @@ goccl_result goccl_plan_info(const char *collective, int ranks, int ranks_per_ho
                              uint64_t bytes, char *json, size_t size, size_t *needed);
 
 /* Asks all processes on this host that have communicators, of this user, or of all for root, what
- * they do, and writes a JSON object:
- *   "groups"  of each its "name", "epoch", "members" and "verdict". A member has "rank", "host",
- *             "pid", "state" ("answers", "stopped", "silent", "gone", "unreachable") and "call":
- * the "sequence", "what", "state", "for_us", "peer" and "input" of the collective that it is in, or
- * has called last. A verdict has "kind" ("well" or what is odd), "ranks" and "text" "silent"  the
- * numbers of processes that are there and have not answered Takes 4 seconds at most. Whoever is
- * asked stops for nothing. `json`, `size` and `needed` are as in goccl_info(). GOCCL_SYSTEM: the
- * sockets of this host cannot be read. */
-goccl_result goccl_ps(char *json, size_t size, size_t *needed);
+ * they do, and over their links the ranks on other hosts; if `all` is not 0 one process connects to
+ * those that none is connected with. Writes a JSON object:
+ *   "groups"  of each its "name", "epoch", "members" and "verdict": "kind" ("well" or what is odd),
+ *             "ranks" and "text"
+ *   "silent"  the numbers of processes that are there and have not answered
+ * A member has "rank", "host", "pid", "state" ("answers", "stopped", "silent", "gone" or
+ * "unreachable"), and "failed", "call", "messages" and "under_way" as in goccl_status().
+ * Takes 4 seconds at most, with `all` 10. Whoever is asked stops for nothing. `json`, `size` and
+ * `needed` are as in goccl_info(). GOCCL_SYSTEM: the sockets of this host cannot be read. */
+goccl_result goccl_ps(int all, char *json, size_t size, size_t *needed);
+
+/* Judges what processes tell, wherever they are, and writes the object of goccl_ps().
+ *   processes: a JSON array of objects of goccl_status(). Not NULL; it stays the caller's.
+ * `json`, `size` and `needed` are as in goccl_info(). GOCCL_INVALID_ARGUMENT: it is no such array.
+ */
+goccl_result goccl_ps_judge(const char *processes, char *json, size_t size, size_t *needed);
+
+/* Asks the processes that goccl_ps() asks to write what goccl_dump() writes, and writes a JSON
+ * object:
+ *   "processes"  of each its "pid", "files", which it has written, and "error": "", or why not all
+ *                are written
+ *   "silent"     the numbers of processes that have not answered
+ *   prefix: begins the paths of the files, which must be absolute. Not NULL; it stays the caller's.
+ *   pid: 0, or the one process to ask.
+ * They write with their own rights. `json`, `size` and `needed` are as in goccl_info().
+ * GOCCL_INVALID_ARGUMENT: the prefix cannot be one. GOCCL_SYSTEM: the sockets of this host cannot
+ * be read. */
+goccl_result goccl_ps_dump(const char *prefix, int pid, char *json, size_t size, size_t *needed);
 
 /* Leaves in *now the present moment, for goccl_trace_copy(); 0: nobody traces. Thread-safe. */
 goccl_result goccl_trace_now(uint64_t *now);

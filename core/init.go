@@ -21,6 +21,7 @@ import (
 	"github.com/goccl/goccl/core/join"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/roster"
+	"github.com/goccl/goccl/core/status"
 	"github.com/goccl/goccl/core/suspended"
 	"github.com/goccl/goccl/core/transport"
 )
@@ -240,8 +241,8 @@ func (r *Runtime) newComm(
 	c.timeout.Store(int64(settings.Timeout))
 	c.shared = epoch.Config{Settings: settings, Logger: r.config.Logger, Life: life, End: end,
 		Arenas: &r.arenas, Suspended: suspended.NewStore(&r.images), Lingering: &r.lingering,
-		Memories: channel.NewMemories(&r.arenas),
-		Owner:    owner{c}}
+		Memories: channel.NewMemories(&r.arenas), Peers: &status.Peers{},
+		Owner: owner{c}}
 	c.acceptor = join.NewAcceptor(join.Config{Settings: settings, Life: life,
 		Logger: r.config.Logger, Owner: owner{c}})
 	if ranks.Peers.SharesMemory() {
@@ -279,7 +280,8 @@ func (c *Comm) open(id roster.Identity) error {
 	c.runtime.mu.Lock()
 	c.runtime.comms[c] = true
 	c.runtime.mu.Unlock()
-	c.runtime.watch.Add(c.Trace(), c.shared.Settings.GroupName)
+	c.runtime.watch.Add(status.Source{Trace: c.Trace(), Peers: c.shared.Peers},
+		c.shared.Settings.GroupName)
 	if err := c.present.Load().Open(id); err != nil {
 		c.Destroy()
 		return fault.Errorf(fault.ErrSystem, "the communicator cannot be made: %v", err)

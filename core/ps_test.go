@@ -1,22 +1,31 @@
 package core
 
 import (
+	"fmt"
+	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/goccl/goccl/core/internal/logtest"
 	"github.com/goccl/goccl/core/judge"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/status"
-	"github.com/goccl/goccl/core/trace"
+	"github.com/goccl/goccl/core/transport"
 )
 
 // judged is what is told of a world, whose ranks are in one process here: a process each in life.
-func judged(t *testing.T, w *world) status.Judged {
+// It asks those of some ranks; where none are given, all.
+func judged(t *testing.T, w *world, ranks ...int) status.Judged {
 	t.Helper()
 	var told []status.Process
-	for _, c := range w.comms {
-		told = append(told, status.Of([]*trace.Trace{c.Trace()}))
+	for rank, c := range w.comms {
+		if ranks == nil || slices.Contains(ranks, rank) {
+			told = append(told, status.Of([]status.Source{{Trace: c.Trace(),
+				Peers: c.shared.Peers}}, status.Linked))
+		}
 	}
 	all := status.Groups(told, func(int) string { return "" })
 	if len(all) != 1 {
@@ -72,6 +81,141 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// apart has ranks join that are on a host each: only those of the last two share one.
+func apart(t *testing.T, size int) *world {
+	t.Helper()
+	var runtimes []*Runtime
+	for rank := range size {
+		r := RuntimeConfig{Logger: logtest.Warnings(t)}
+		if rank < size-2 {
+			r.host = fmt.Sprint("host ", rank)
+		}
+		runtimes = append(runtimes, NewRuntime(r))
+	}
+	return worldOfRuntimes(t, runtimes, "tcp", size, Config{Timeout: time.Minute})
+}
+
+// Ranks on other hosts are asked over the links that are there, while they stand in a collective,
+// and tell the same as their own processes do.
+func TestStatusOfOtherHosts(t *testing.T) {
+	w := apart(t, 4)
+	states := func(ranks ...int) (all []string) {
+		for _, m := range judged(t, w, ranks...).Members {
+			all = append(all, m.State)
+		}
+		return all
+	}
+	if all := states(0); !slices.Equal(all, []string{"answers", "unreachable", "unreachable",
+		"unreachable"}) {
+		t.Errorf("before there are links: %v", all)
+	}
+	source := status.Source{Trace: w.comms[0].shared.FastPath.Trace(), Peers: w.comms[0].shared.Peers}
+	for _, o := range status.Of([]status.Source{source}, status.All).Groups[0].Others {
+		if !o.Answers || o.Call.Sequence != 0 {
+			t.Errorf("once it has connected: %+v", o)
+		}
+	}
+	everything(t, w)
+	allOfThem := []string{"answers", "answers", "answers", "answers"}
+	if all := states(0); !slices.Equal(all, allOfThem) {
+		t.Errorf("of rank 0: %v", all)
+	}
+	if all := states(2, 3); !slices.Equal(all, allOfThem) {
+		t.Errorf("of the last host: %v", all)
+	}
+
+	done, missing := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		w.each(func(rank int) error {
+			if rank == 2 {
+				<-missing
+			}
+			return run(w.comms[rank], allReduce(t, 8))
+		})
+	}()
+	until(t, "rank 2 is behind", func() bool {
+		v := judged(t, w, 1).Verdict
+		return v.Kind == judge.Behind && slices.Equal(v.Ranks, []int{2})
+	})
+	j, own := judged(t, w, 0), judged(t, w)
+	for rank, m := range j.Members {
+		if o := own.Members[rank]; m.Call.Sequence != o.Call.Sequence || m.Call.What != o.Call.What ||
+			m.Call.State != o.Call.State {
+			t.Errorf("rank %d by itself: %+v, and over a link: %+v", rank, o, m)
+		}
+	}
+	locked := private[sync.Mutex](w.comms[2], "mu") // it answers where a lock is held
+	locked.Lock()
+	if all := states(0); !slices.Equal(all, allOfThem) {
+		t.Errorf("with a lock held: %v", all)
+	}
+	locked.Unlock()
+	close(missing)
+	<-done
+}
+
+// Sends and receives that wait are told, and those of which the other side has not been called.
+func TestStatusOfSends(t *testing.T) {
+	w := apart(t, 3)
+	everything(t, w)
+	buf := buffer(t, 1000)
+	receive, err := w.comms[1].Start(CallOptions{}, recvOp(buf, 0, 7))
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "a receive is alone", func() bool {
+		v := judged(t, w, 1, 2).Verdict
+		return v.Kind == judge.Alone && slices.Equal(v.Ranks, []int{1}) && strings.HasSuffix(v.Text,
+			" in recv from rank 0, tag 7, 4000 bytes: rank 0 has called no send for it")
+	})
+	if err := run(w.comms[0], sendOp(buffer(t, 1000), 1, 7)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := receive.Wait(-1); err != nil {
+		t.Fatal(err)
+	}
+	if j := judged(t, w, 1, 2); j.Verdict.Kind != judge.Well || j.Members[1].UnderWay != 0 {
+		t.Errorf("%+v", j)
+	}
+}
+
+// What a peer says that asks without end, or answers what it was not asked, changes nothing. What
+// no correct peer says fails the group.
+func TestStatusOfFaultyPeers(t *testing.T) {
+	w := apart(t, 3)
+	everything(t, w)
+	h := handlerOf(w.comms[0])
+	before := runtime.NumGoroutine()
+	for range 50_000 {
+		h.Control(1, transport.Header{Type: frameLook}, nil)
+		h.Control(1, transport.Header{Type: frameReport}, []byte("{"))
+	}
+	if n := runtime.NumGoroutine(); n > before+100 {
+		t.Errorf("%d goroutines more wait", n-before)
+	}
+	for _, m := range judged(t, w, 0).Members {
+		if m.State != "answers" {
+			t.Errorf("%+v", m)
+		}
+	}
+	everything(t, w)
+	for _, c := range []struct {
+		frame   uint8
+		payload string
+		text    string
+	}{
+		{frameLook, "x", "a question of 1 bytes"},
+		{frameReport, strings.Repeat(" ", 4097), "a report of 4097 bytes"},
+	} {
+		w := apart(t, 3)
+		handlerOf(w.comms[0]).Control(1, transport.Header{Type: c.frame}, []byte(c.payload))
+		if err := w.comms[0].Err(); err == nil || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%d bytes: %v", len(c.payload), err)
+		}
+	}
+}
+
 // A process is seen from its first communicator to its last.
 func TestProcessIsSeen(t *testing.T) {
 	r := NewRuntime(RuntimeConfig{})
@@ -81,7 +225,7 @@ func TestProcessIsSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := func() bool {
-		found, err := status.Host()
+		found, err := status.Host(false)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -132,6 +132,8 @@ const (
 	frameFail     = transport.ControlBase
 	frameAnnounce = transport.ControlBase + 1
 	frameAsk      = transport.ControlBase + 2
+	frameLook     = transport.ControlBase + 7
+	frameReport   = transport.ControlBase + 8
 )
 
 // handlerOf is a communicator as its links see it.

@@ -22,22 +22,22 @@ type packageRule struct {
 // such that stand below it here. A pure one takes data and returns data: it does nothing and waits
 // for nothing, and nor does what it imports.
 var packages = []packageRule{
-	{public, "core bootstrap program/formats program plan reduce fault logs", false},
-	{"core", "watch sim program channel join epoch agreement suspended checkpoint config endpoint " +
-		"work memory roster membership meeting tune call fault plan exec flight metrics trace address " +
-		"transport bootstrap bootstrap/etcd logs internal/cpus internal/interfaces " +
+	{public, "core status bootstrap program/formats program plan reduce fault logs", false},
+	{"core", "watch status sim program channel join epoch agreement suspended checkpoint config " +
+		"endpoint work memory roster membership meeting tune call fault plan exec flight metrics trace " +
+		"address transport bootstrap bootstrap/etcd logs internal/cpus internal/interfaces " +
 		"internal/printable", false},
 	{"watch", "status exporter flight config fault metrics trace logs", false},
-	{"status", "judge trace order call plan internal/printable", false},
-	{"judge", "internal/printable", true},
 	{"tracefile", "trace internal/perfetto", false},
 	{"exporter", "metrics trace plan logs internal/replace", false},
 	{"flight", "trace call plan reduce internal/pickle internal/replace", false},
 	{"join", "config endpoint roster membership meeting fault address transport bootstrap " +
 		"bootstrap/etcd logs internal/printable", false},
-	{"epoch", "agreement suspended config endpoint collective p2p channel wire work memory roster " +
-		"order membership tune call program fault plan reduce exec trace address transport bootstrap " +
-		"logs internal/errtext", false},
+	{"epoch", "status agreement suspended config endpoint collective p2p channel wire work memory " +
+		"roster order membership tune call program fault plan reduce exec trace address transport " +
+		"bootstrap logs internal/errtext", false},
+	{"status", "judge order call trace plan internal/printable", false},
+	{"judge", "internal/printable", true},
 	{"agreement", "completion roster membership meeting fault address transport internal/printable",
 		false},
 	{"suspended", "completion work memory call exec fault plan", false},

@@ -2,6 +2,7 @@ package core
 
 import (
 	"github.com/goccl/goccl/core/metrics"
+	"github.com/goccl/goccl/core/status"
 	"github.com/goccl/goccl/core/trace"
 )
 
@@ -11,6 +12,9 @@ func (r *Runtime) Dump(prefix string) error { return r.watch.Dump(prefix) }
 // Stats is what the communicators of the process have done, as numbers. It may be called at any
 // time, by any goroutine, and waits for no collective.
 func (r *Runtime) Stats() Stats { return r.watch.Stats() }
+
+// Status tells what the communicators of the process do. It waits for nothing.
+func (r *Runtime) Status() status.Process { return r.watch.Status() }
 
 // Failed implements epoch.Owner.
 func (o owner) Failed() { o.c.runtime.watch.Failed() }

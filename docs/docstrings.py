@@ -19,6 +19,7 @@ SOURCES = (
     "_groups.py",
     "_memory.py",
     "_metrics.py",
+    "_trace.py",
     "elastic/*.py",
     "plan/*.py",
 )

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import oracle
 import pytest
 import torch
 import torch.distributed as dist
-from harness import finished
+from harness import finished, until
 from hosts import NoHosts, hosts
 
 # Prints what a rank sees: the sum of the ranks' numbers, and how it is joined with them.
@@ -189,3 +191,62 @@ def test_same_bits_however_ranks_are_numbered(make_hosts):
         assert len(worse) == LOCAL * len(ALGORITHMS), "those in turn, and no others"
         for line in worse:
             assert "1/4 as often: for each 4 ranks, not for each 1" in line
+
+
+# A rank writes its process into a folder, and the late one stays away from the second collective
+# while a file is there.
+LATE_PROGRAM = """
+import os, sys, time, torch, torch.distributed as dist
+from pathlib import Path
+folder, late = Path(sys.argv[1]), int(sys.argv[2])
+dist.init_process_group("goccl")
+dist.all_reduce(torch.ones(8))
+rank = dist.get_rank()
+(folder / f".{rank}").write_text(str(os.getpid()))
+(folder / f".{rank}").rename(folder / f"rank{rank}")
+while rank == late and (folder / "wait").exists():
+    time.sleep(0.01)
+dist.all_reduce(torch.ones(8))
+dist.destroy_process_group()
+"""
+
+
+def test_who_holds_a_group_up_is_seen_from_each_host(make_hosts, tmp_path):
+    network, size, late, stopped = make_hosts(2), 2 * LOCAL, LOCAL + 1, 2
+    waiting = tmp_path / "wait"
+    waiting.touch()
+    words = [sys.executable, "-c", LATE_PROGRAM, str(tmp_path), str(late)]
+    job = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500", "WORLD_SIZE": str(size)}
+    ranks = [
+        network.hosts[rank // LOCAL].start(*words, **job, RANK=str(rank), OMP_NUM_THREADS="1")
+        for rank in range(size)
+    ]
+
+    def said(host, kind):
+        words = network.hosts[host].words(sys.executable, "-m", "goccl", "ps", "--json")
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        groups = json.loads(done.stdout)["groups"]
+        return groups and groups[0]["verdict"]["kind"] == kind and groups[0]
+
+    def files():
+        assert all(rank.poll() is None for rank in ranks), finished(*ranks, seconds=1)
+        return len(list(tmp_path.glob("rank*"))) == size
+
+    try:
+        until(files, what="all ranks are in the group")
+        for host in range(2):
+            behind = until(lambda host=host: said(host, "behind"), what="a rank is behind")
+            assert behind["verdict"]["ranks"] == [late]
+            assert [m["state"] for m in behind["members"]] == ["answers"] * size
+            assert [m["host"] for m in behind["members"]] == ["node0"] * LOCAL + ["node1"] * LOCAL
+        pid = int((tmp_path / f"rank{stopped}").read_text())
+        os.kill(pid, signal.SIGSTOP)
+        for host, state in enumerate(["stopped", "silent"]):
+            held = until(lambda host=host: said(host, "stopped"), what="a rank is stopped")
+            assert held["verdict"]["ranks"] == [stopped]
+            assert held["members"][stopped]["state"] == state
+        os.kill(pid, signal.SIGCONT)
+    finally:
+        waiting.unlink()
+        done = finished(*ranks)
+    assert [rank.returncode for rank in done] == [0] * size, done

@@ -127,6 +127,10 @@ static void test_library(void) {
   TRUE(strlen(little) == 2 && little[0] == '{');
   free(json);
   REFUSED(GOCCL_INVALID_ARGUMENT, "json is NULL", goccl_info(NULL, 10, NULL));
+  char *status = malloc(2000);
+  OK(goccl_status(status, 2000, &needed));
+  TRUE(strlen(status) == needed - 1 && strstr(status, "\"groups\": []") != NULL);
+  free(status);
   OK(goccl_shutdown());
 }
 
@@ -1823,7 +1827,10 @@ static void fail_each(int child) {
   GIVES(handle, goccl_comm_load_checkpoint_async(c, NULL, NULL, NULL, NULL, NULL, &started));
   TRUE(started == (child ? 7 : 0));
   GIVES(handle, goccl_comm_side_step(c, NULL, NULL));
-  GIVES(argument, goccl_ps(NULL, 10, NULL));
+  GIVES(argument, goccl_ps(0, NULL, 10, NULL));
+  GIVES(argument, goccl_ps_judge("{", NULL, 0, NULL));
+  GIVES(argument, goccl_ps_dump("relative", 0, NULL, 0, NULL));
+  GIVES(argument, goccl_status(NULL, 10, NULL));
   GIVES(argument, goccl_dump(NULL));
   GIVES(argument, goccl_trace_start(NULL));
   GIVES(handle, goccl_trace_read(7, NULL, 0, NULL, NULL));

@@ -30,6 +30,7 @@ func (e *Epoch) EndWorks(cause *fault.Error) {
 func (e *Epoch) Finish(cause *fault.Error) {
 	e.EndWorks(cause)
 	if e.group != nil {
+		e.config.Peers.Use(e.number, nil, 0)
 		e.detach()
 	}
 	e.tasks.mu.Lock()

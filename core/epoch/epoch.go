@@ -46,6 +46,7 @@ import (
 	"github.com/goccl/goccl/core/p2p"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/roster"
+	"github.com/goccl/goccl/core/status"
 	"github.com/goccl/goccl/core/suspended"
 	"github.com/goccl/goccl/core/transport"
 	"github.com/goccl/goccl/core/tune"
@@ -70,6 +71,7 @@ type Config struct {
 	Suspended *suspended.Store
 	Lingering *Lingering
 	Memories  *channel.Memories // what users have registered
+	Peers     *status.Peers     // asks them what they do
 	Owner     Owner
 }
 
@@ -387,6 +389,9 @@ func (e *Epoch) Open(id roster.Identity) error {
 	failure := e.Failure()
 	e.mu.Unlock()
 	close(e.attached)
+	if group != nil {
+		e.config.Peers.Use(e.number, peers{e}, e.Size())
+	}
 	if group != nil && failure != nil { // a peer was quick
 		group.Fail(failFrame(failure))
 		group.Halt()

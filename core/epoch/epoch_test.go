@@ -20,6 +20,7 @@ import (
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/roster"
+	"github.com/goccl/goccl/core/status"
 	"github.com/goccl/goccl/core/suspended"
 )
 
@@ -67,7 +68,7 @@ func newEpochs(t *testing.T, transport string, size int, settings config.Config)
 		shared := Config{Settings: config.Completed{Config: settings}, Logger: logger,
 			Life: context.Background(), End: ends[rank], Arenas: &arenas,
 			Suspended: suspended.NewStore(new(memory.Images)), Lingering: new(Lingering),
-			Memories: channel.NewMemories(&arenas), Owner: owners[rank]}
+			Memories: channel.NewMemories(&arenas), Peers: new(status.Peers), Owner: owners[rank]}
 		if epochs[rank], err = New(&shared, r, 0); err != nil {
 			t.Fatal(err)
 		}

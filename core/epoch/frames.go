@@ -27,6 +27,8 @@ const (
 	frameCheckIn  // Seq: of a monitored barrier
 	frameCheckOut // the same; payload: the error, or nothing
 	frameAgree    // payload: a membership.Message
+	frameLook     // somebody asks what the group's ranks do
+	frameReport   // payload: a status.Report, in answer
 )
 
 // frameCredit is handled by the reader of the link. Flags: lane; Arg[0]: messages released. In Data
@@ -189,6 +191,10 @@ func (e handler) Control(src int, h transport.Header, payload []byte) {
 		e.answer(src)
 	case frameAgree:
 		if err := e.agreement.Receive(src, payload); err != nil {
+			e.violation(src, err)
+		}
+	case frameLook, frameReport:
+		if err := e.onLook(src, h, payload); err != nil {
 			e.violation(src, err)
 		}
 	case frameCheckIn:

@@ -176,7 +176,7 @@ func TestRecorder(t *testing.T) {
 	}
 	folder := t.TempDir()
 	for range 2 {
-		if err := r.Dump(filepath.Join(folder, "rank_")); err != nil {
+		if _, err := r.Dump(filepath.Join(folder, "rank_")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -185,12 +185,12 @@ func TestRecorder(t *testing.T) {
 		t.Errorf("%v, %v", files, err)
 	}
 	missing := filepath.Join(folder, "missing", "rank_")
-	if err := r.Dump(missing); err == nil ||
+	if _, err := r.Dump(missing); err == nil ||
 		!strings.Contains(err.Error(), missing+"7: no such file") {
 		t.Errorf("without a folder: %v", err)
 	}
 	r.writing.Lock()
-	if err := r.Dump(filepath.Join(folder, "rank_")); !errors.Is(err, ErrBusy) {
+	if _, err := r.Dump(filepath.Join(folder, "rank_")); !errors.Is(err, ErrBusy) {
 		t.Errorf("while another is written: %v", err)
 	}
 	r.writing.Unlock()

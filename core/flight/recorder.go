@@ -3,6 +3,7 @@ package flight
 import (
 	"errors"
 	"log/slog"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -26,26 +27,32 @@ type Recorder struct {
 }
 
 // Dump writes a file for each rank that has communicators here: its name is the prefix and the rank
-// in the job. A file that is there is replaced as a whole, or stays as it is. A dump that is being
-// written is not waited for: see ErrBusy.
-func (r *Recorder) Dump(prefix string) error {
+// in the job. It returns the files that it has written. A file that is there is replaced as a
+// whole, or stays as it is. A dump that is being written is not waited for: see ErrBusy.
+func (r *Recorder) Dump(prefix string) (files []string, err error) {
 	if !r.writing.TryLock() {
-		return ErrBusy
+		return nil, ErrBusy
 	}
 	defer r.writing.Unlock()
 	return r.write(prefix)
 }
 
-func (r *Recorder) write(prefix string) error {
+func (r *Recorder) write(prefix string) (files []string, err error) {
 	var sources []Source
 	for _, t := range r.Traces.All() {
 		sources = append(sources, Read(t))
 	}
 	var all []error
 	for rank, content := range Files(r.Library, sources) {
-		all = append(all, replace.File(prefix+strconv.Itoa(rank), content))
+		path := prefix + strconv.Itoa(rank)
+		if err := replace.File(path, content); err != nil {
+			all = append(all, err)
+			continue
+		}
+		files = append(files, path)
 	}
-	return errors.Join(all...)
+	slices.Sort(files)
+	return files, errors.Join(all...)
 }
 
 // Failed writes a dump, on a goroutine, because a communicator has failed. A problem is logged.
@@ -53,7 +60,7 @@ func (r *Recorder) Failed(prefix string, log *slog.Logger) {
 	r.failing.Go(func() {
 		r.writing.Lock()
 		defer r.writing.Unlock()
-		if err := r.write(prefix); err != nil {
+		if _, err := r.write(prefix); err != nil {
 			log.Warn("the flight recorder's files cannot be written", "cause", err.Error())
 		}
 	})

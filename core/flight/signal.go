@@ -49,7 +49,7 @@ func (r *Recorder) Listen(s Signal, log *slog.Logger) {
 		}
 		go func() {
 			for range came {
-				if err := r.Dump(s.Prefix); err != nil {
+				if _, err := r.Dump(s.Prefix); err != nil {
 					log.Warn("no dump is written at the signal", "cause", err.Error())
 				}
 			}

@@ -36,12 +36,23 @@ type Call struct {
 	Input    bool          // it waits for its own input, that of a device
 }
 
+// Message is a send or receive that a rank has under way.
+type Message struct {
+	Send  bool
+	Peer  int // -1: a receive from any rank
+	Tag   int
+	Bytes uint64
+	For   time.Duration
+}
+
 // Rank is one rank of the group.
 type Rank struct {
-	Rank   int
-	State  State
-	Failed string // why the group has failed there; "": it has not
-	Call   Call
+	Rank     int
+	State    State
+	Failed   string // why the group has failed there; "": it has not
+	Call     Call
+	Messages []Message // the oldest, maybe not all
+	UnderWay int       // how many there are
 }
 
 // Kind is what is odd.
@@ -57,6 +68,7 @@ const (
 	Device   Kind = "device"   // an input has not come from its device
 	Behind   Kind = "behind"   // a rank has not called what others wait in
 	Slow     Kind = "slow"     // others wait for a rank that is in the same collective
+	Alone    Kind = "alone"    // a send that nobody receives, or a receive that nobody sends for
 	Unknown  Kind = "unknown"  // no rank could be asked
 )
 
@@ -74,7 +86,7 @@ const short = time.Second
 // the cause of all others is told.
 func Group(ranks []Rank) Verdict {
 	for _, judge := range []func([]Rank) (Verdict, bool){
-		ended, stopped, failed, mismatch, behind, device, slow,
+		ended, stopped, failed, mismatch, behind, device, slow, alone,
 	} {
 		if v, ok := judge(ranks); ok {
 			return v

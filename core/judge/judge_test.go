@@ -19,6 +19,12 @@ func after(rank int, sequence uint64, what string) Rank {
 		For: time.Minute}}
 }
 
+// with is a rank that has called no collective, and has a message under way.
+func with(rank int, long time.Duration, m Message) Rank {
+	m.For = long
+	return Rank{Rank: rank, Messages: []Message{m}, UnderWay: 1}
+}
+
 func TestGroup(t *testing.T) {
 	long := 72*time.Second + 340*time.Millisecond
 	late := in(1, 7, reduce, long, -1)
@@ -65,6 +71,30 @@ func TestGroup(t *testing.T) {
 		{"not asked", []Rank{in(0, 7, reduce, long, 1), {Rank: 1, State: Unreachable}}, Slow, []int{1},
 			"most wait for rank 1, which could not be asked; rank 0 waits, for 1m12.3s by now, in #7 " +
 				reduce},
+		{"receive alone", []Rank{{Rank: 0}, with(1, long, Message{Peer: 0, Tag: 3, Bytes: 4096})}, Alone,
+			[]int{1}, "rank 1 waits, for 1m12.3s by now, in recv from rank 0, tag 3, 4096 bytes: " +
+				"rank 0 has called no send for it"},
+		{"send alone", []Rank{with(0, long, Message{Send: true, Peer: 1, Tag: 3}),
+			with(1, long/2, Message{Peer: 0, Tag: 4})}, Alone, []int{0},
+			"rank 0 waits, for 1m12.3s by now, in send to rank 1, tag 3, 0 bytes: rank 1 has called no " +
+				"receive for it"},
+		{"receive from any", []Rank{with(0, long, Message{Peer: -1}), {Rank: 1}}, Alone, []int{0},
+			"rank 0 waits, for 1m12.3s by now, in recv from any rank, tag 0, 0 bytes: no rank has called " +
+				"a send for it"},
+		{"a pair", []Rank{with(0, long, Message{Send: true, Peer: 1}),
+			with(1, long, Message{Peer: 0})}, Well, nil, "all is well: all at #0"},
+		{"any and one", []Rank{with(0, long, Message{Send: true, Peer: 1}),
+			with(1, long, Message{Peer: -1})}, Well, nil, "all is well: all at #0"},
+		{"not for long", []Rank{{Rank: 0}, with(1, time.Millisecond, Message{Peer: 0})}, Well, nil,
+			"all is well: all at #0"},
+		{"more than is told", []Rank{{Rank: 0, UnderWay: 1}, with(1, long, Message{Peer: 0})}, Well, nil,
+			"all is well: all at #0"},
+		{"other side not asked", []Rank{{Rank: 0, State: Unreachable},
+			with(1, long, Message{Peer: 0})}, Well, nil,
+			"all is well: all at #0; rank 0 could not be asked"},
+		{"a collective says more", []Rank{in(0, 7, reduce, long, 1),
+			with(1, long, Message{Peer: 0})}, Behind, []int{1}, "rank 1 has called no collective yet; " +
+			"rank 0 waits, for 1m12.3s by now, in #7 " + reduce},
 		{"some asked", []Rank{after(0, 7, reduce), {Rank: 1, State: Unreachable}}, Well, nil,
 			"all is well: all at #7; rank 1 could not be asked"},
 		{"nobody", []Rank{{Rank: 1, State: Unreachable}}, Unknown, []int{1},

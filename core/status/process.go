@@ -3,64 +3,69 @@ package status
 import (
 	"os"
 	"path/filepath"
+	"sync"
 
-	"github.com/goccl/goccl/core/call"
-	"github.com/goccl/goccl/core/order"
-	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/trace"
 )
 
-// Of tells what this process's communicators do, which have these traces. It takes no lock.
-func Of(traces []*trace.Trace) Process {
+// Source is one communicator of this process.
+type Source struct {
+	Trace *trace.Trace
+	Peers *Peers
+}
+
+// Asks says which peers on other hosts are asked, too.
+type Asks int
+
+// Which are.
+const (
+	None   Asks = iota
+	Linked      // those that there is a link to
+	All         // the others are connected first
+)
+
+// Of tells what this process's communicators do. It takes no lock that a collective holds.
+func Of(sources []Source, asks Asks) Process {
 	p := Process{PID: os.Getpid(), Groups: []Group{}}
 	p.Host, _ = os.Hostname()
 	if path, err := os.Executable(); err == nil {
 		p.Program = filepath.Base(path)
 	}
-	for _, t := range traces {
-		if groups := t.Groups(); len(groups) > 0 {
-			p.Groups = append(p.Groups, groupOf(t, &groups[len(groups)-1], p.Host))
+	groups := make([]*Group, len(sources))
+	var reading sync.WaitGroup
+	for i := range sources {
+		reading.Go(func() { groups[i] = sources[i].read(p.Host, asks) })
+	}
+	reading.Wait()
+	for _, g := range groups {
+		if g != nil {
+			p.Groups = append(p.Groups, *g)
 		}
 	}
 	return p
 }
 
-func groupOf(t *trace.Trace, g *trace.Group, host string) Group {
-	s := Group{ID: g.ID, Epoch: g.Epoch, Name: g.Name, Rank: g.Rank, Hosts: g.Hosts, PIDs: g.PIDs,
-		Near: g.Near, Failed: g.Failed, Call: Call{Peer: -1}}
-	if len(g.PIDs) == 1 { // it publishes nothing
-		s.Hosts, s.PIDs, s.Near = []string{host}, []int{os.Getpid()}, []bool{true}
+// read returns nil where the communicator has no ranks yet.
+func (s *Source) read(host string, asks Asks) *Group {
+	all := s.Trace.Groups()
+	if len(all) == 0 {
+		return nil
 	}
-	records, _ := t.ReadCollectives()
-	clock := t.Clock()
-	for i := range records {
-		c := &records[i]
-		if c.Message.Epoch != g.Epoch || c.Message.Group != g.ID {
-			continue
+	from := &all[len(all)-1]
+	g := &Group{ID: from.ID, Epoch: from.Epoch, Name: from.Name, Rank: from.Rank, Hosts: from.Hosts,
+		PIDs: from.PIDs, Near: from.Near, Others: []Other{}}
+	if len(from.PIDs) == 1 { // it publishes nothing
+		g.Hosts, g.PIDs, g.Near = []string{host}, []int{os.Getpid()}, []bool{true}
+	}
+	if asks != None {
+		var far []int
+		for rank, near := range g.Near {
+			if !near {
+				far = append(far, rank)
+			}
 		}
-		s.Call = callOf(c, clock)
-		s.Call.Input = t.Unfed() == c.Number
-		if c.State == trace.Queued || c.State == trace.Begun { // those behind it wait for it
-			break
-		}
+		g.Others = append(g.Others, s.Peers.Ask(from.Epoch, far, asks == All)...)
 	}
-	return s
-}
-
-func callOf(c *trace.Record, clock trace.Clock) Call {
-	s := Call{Sequence: c.Number, What: call.Describe(c.Message), State: c.State.String(), Peer: -1}
-	if plan.Collective(c.Message.Collective) == order.Refused {
-		s.What = "a call that was refused"
-	}
-	since := c.Created
-	switch c.State {
-	case trace.Begun:
-		if c.Waiting > 0 {
-			s.Peer = c.Peer
-		}
-	case trace.Ended, trace.Failed:
-		since = c.Ended
-	}
-	s.ForUS = clock.Since(since).Microseconds()
-	return s
+	g.Report = reportOf(s.Trace, from) // after the peers', who may take their time
+	return g
 }

@@ -6,6 +6,10 @@
 // nothing is left when the process ends, and tells a [Process] to the same user and to root. It
 // takes no lock of the library: it answers while a thread stands in a collective.
 //
+// Asked, it asks the ranks of its groups that are on other hosts, over the links that are there:
+// see [Peers]. A rank answers its peers with a [Report] of the one group, and takes no lock that a
+// collective holds.
+//
 // [Find] asks all such processes of the host. [Groups] puts together what they tell, and has
 // package judge say who holds up each group. What other processes tell is not trusted: it is
 // bounded, and fit for a terminal.
@@ -13,11 +17,11 @@ package status
 
 import (
 	"cmp"
+	"encoding/json"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/goccl/goccl/core/judge"
 )
@@ -30,36 +34,26 @@ type Process struct {
 	Groups  []Group `json:"groups"`
 }
 
-// Group is one communicator of a process. Its lists have one entry a rank.
+// Group is one communicator of a process. Its lists have one entry a rank, but for Others.
 type Group struct {
-	ID     uint64   `json:"id"` // the same on all members
-	Epoch  uint32   `json:"epoch"`
-	Name   string   `json:"name"`
-	Rank   int      `json:"rank"`
-	Hosts  []string `json:"hosts"`
-	PIDs   []int    `json:"pids"`
-	Near   []bool   `json:"near"`   // which are processes of this host
-	Failed string   `json:"failed"` // why it has failed; "": it has not
-	Call   Call     `json:"call"`
-}
-
-// Call is the collective that a rank is in, or has called last.
-type Call struct {
-	Sequence uint64 `json:"sequence"` // 0: it has called none
-	What     string `json:"what"`     // as in "allreduce(float32, 8 elements, SUM)"
-	State    string `json:"state"`    // as package trace names it
-	ForUS    int64  `json:"for_us"`   // how long it is in the collective, or in none
-	Peer     int    `json:"peer"`     // for whom it waits; -1: for nobody, or not for long
-	Input    bool   `json:"input"`    // it waits for its own input
+	ID    uint64   `json:"id"` // the same on all members
+	Epoch uint32   `json:"epoch"`
+	Name  string   `json:"name"`
+	Rank  int      `json:"rank"`
+	Hosts []string `json:"hosts"`
+	PIDs  []int    `json:"pids"`
+	Near  []bool   `json:"near"` // which are processes of this host
+	Report
+	Others []Other `json:"others"` // ranks on other hosts that it has a link to
 }
 
 // Member is a rank of a group, with what is known of it.
 type Member struct {
-	Rank  int    `json:"rank"`
-	Host  string `json:"host"`
-	PID   int    `json:"pid"`
-	State string `json:"state"` // "answers", "stopped", "silent", "gone" or "unreachable"
-	Call  Call   `json:"call"`  // of one that answers
+	Rank   int    `json:"rank"`
+	Host   string `json:"host"`
+	PID    int    `json:"pid"`
+	State  string `json:"state"` // "answers", "stopped", "silent", "gone" or "unreachable"
+	Report        // of one that answers
 }
 
 // Judged is a group, put together of what its members tell.
@@ -79,26 +73,64 @@ type Found struct {
 	Silent []int    `json:"silent"` // processes that are there and have not answered
 }
 
-// Host asks all processes of this host that have communicators: those of this user, for root those
-// of all.
-func Host() (Found, error) {
+// Host asks all processes of this host that have communicators, and over their links those of other
+// hosts: the processes of this user, for root those of all. All tells that links are to be made to
+// ranks that none of them has one to.
+func Host(all bool) (Found, error) {
 	processes, silent, err := Find()
+	if err == nil && all {
+		err = findMore(processes, dialers(processes))
+	}
 	if err != nil {
 		return Found{}, err
 	}
 	return Found{append([]Judged{}, Groups(processes, LifeOf)...), append([]int{}, silent...)}, nil
 }
 
+// Judge puts together what processes tell, each in the JSON of its Process, wherever they are. Of
+// ranks that are not among them nothing is known.
+func Judge(told []byte) (Found, error) {
+	var processes []Process
+	if err := json.Unmarshal(told, &processes); err != nil {
+		return Found{}, err
+	}
+	for i := range processes {
+		if err := processes[i].clean(); err != nil {
+			return Found{}, err
+		}
+	}
+	alive := func(int) string { return "" }
+	return Found{append([]Judged{}, Groups(processes, alive)...), []int{}}, nil
+}
+
 // The words of Member.State.
 var states = map[judge.State]string{judge.Answers: "answers", judge.Stopped: "stopped",
 	judge.Silent: "silent", judge.Gone: "gone", judge.Unreachable: "unreachable"}
 
-// Groups puts together what the processes of a host tell, group by group.
-func Groups(processes []Process, life Life) []Judged {
-	type key struct {
-		id    uint64
-		epoch uint32
+// dialers are the processes, by number, that are to make links to ranks that none has one to: one
+// for each group.
+func dialers(processes []Process) map[int]bool {
+	pids := map[int]bool{}
+	for _, told := range together(processes) {
+		for rank, near := range told[0].Near {
+			if report, state := reportFrom(told, rank); report == nil && !near &&
+				state == judge.Unreachable {
+				pids[told[0].PIDs[told[0].Rank]] = true
+				break
+			}
+		}
 	}
+	return pids
+}
+
+// key is the same in all processes that tell of a group.
+type key struct {
+	id    uint64
+	epoch uint32
+}
+
+// together is what processes tell, group by group.
+func together(processes []Process) map[key][]*Group {
 	byKey := map[key][]*Group{}
 	for i := range processes {
 		for k := range processes[i].Groups {
@@ -106,8 +138,13 @@ func Groups(processes []Process, life Life) []Judged {
 			byKey[key{g.ID, g.Epoch}] = append(byKey[key{g.ID, g.Epoch}], g)
 		}
 	}
+	return byKey
+}
+
+// Groups puts together what the processes of a host tell, group by group.
+func Groups(processes []Process, life Life) []Judged {
 	var all []Judged
-	for k, told := range byKey {
+	for k, told := range together(processes) {
 		all = append(all, judged(k.epoch, told, life))
 	}
 	slices.SortFunc(all, func(a, b Judged) int {
@@ -121,30 +158,44 @@ func judged(epoch uint32, told []*Group, life Life) Judged {
 	j := Judged{Name: told[0].Name, Epoch: epoch}
 	var ranks []judge.Rank
 	for rank, pid := range told[0].PIDs {
-		m := Member{Rank: rank, Host: told[0].Hosts[rank], PID: pid}
-		r := judge.Rank{Rank: rank, State: judge.Unreachable}
-		if i := slices.IndexFunc(told, func(g *Group) bool { return g.Rank == rank }); i >= 0 {
-			g := told[i]
-			m.Call = g.Call
-			r = judge.Rank{Rank: rank, Failed: g.Failed, Call: judge.Call{Sequence: g.Call.Sequence,
-				What: g.Call.What, Ended: g.Call.State != "queued" && g.Call.State != "begun",
-				For: time.Duration(g.Call.ForUS) * time.Microsecond, Peer: g.Call.Peer,
-				Input: g.Call.Input}}
-		} else if told[0].Near[rank] {
-			switch life(pid) {
-			case "gone":
-				r.State = judge.Gone
-			case "stopped":
-				r.State = judge.Stopped
-			default:
-				r.State = judge.Silent
-			}
+		m := Member{Rank: rank, Host: told[0].Hosts[rank], PID: pid,
+			Report: Report{Messages: []Message{}}}
+		r := judge.Rank{Rank: rank}
+		if report, state := reportFrom(told, rank); report != nil {
+			m.Report, r = *report, report.judged(rank)
+		} else if r.State = state; told[0].Near[rank] {
+			r.State = lives[life(pid)]
 		}
 		m.State = states[r.State]
 		j.Members, ranks = append(j.Members, m), append(ranks, r)
 	}
 	j.Verdict = judge.Group(ranks)
 	return j
+}
+
+// lives are the states of ranks of this host that do not answer.
+var lives = map[string]judge.State{"gone": judge.Gone, "stopped": judge.Stopped, "": judge.Silent}
+
+// reportFrom finds what a rank tells, by itself or over a link; nil: nothing, and the state tells
+// why.
+func reportFrom(told []*Group, rank int) (*Report, judge.State) {
+	state := judge.Unreachable
+	for _, g := range told {
+		if g.Rank == rank {
+			return &g.Report, judge.Answers
+		}
+	}
+	for _, g := range told {
+		for i := range g.Others {
+			switch o := &g.Others[i]; {
+			case o.Rank == rank && o.Answers:
+				return &o.Report, judge.Answers
+			case o.Rank == rank:
+				state = judge.Silent
+			}
+		}
+	}
+	return nil, state
 }
 
 // LifeOf is the Life of the processes of this host, as /proc tells.

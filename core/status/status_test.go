@@ -1,6 +1,7 @@
 package status
 
 import (
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -21,7 +22,8 @@ import (
 func told(rank int, call Call) Process {
 	return Process{PID: 100 + rank, Host: "here", Program: "train",
 		Groups: []Group{{ID: 7, Name: "default", Rank: rank, Hosts: []string{"here", "here", "there"},
-			PIDs: []int{100, 101, 102}, Near: []bool{true, true, false}, Call: call}}}
+			PIDs: []int{100, 101, 102}, Near: []bool{true, true, false},
+			Report: Report{Call: call, Messages: []Message{}}, Others: []Other{}}}}
 }
 
 func TestGroups(t *testing.T) {
@@ -64,6 +66,84 @@ func TestGroups(t *testing.T) {
 	}
 }
 
+// What peers on other hosts are told over links stands beside what processes of this host tell.
+func TestGroupsOfOthers(t *testing.T) {
+	waits := Report{Call: Call{Sequence: 4, What: "barrier", State: "begun", ForUS: 5e6, Peer: -1}}
+	alive := func(int) string { return "" }
+	for _, c := range []struct {
+		name   string
+		others [2][]Other // what ranks 0 and 1 know
+		state  string
+		kind   judge.Kind
+	}{
+		{"told", [2][]Other{{{2, true, waits}}}, "answers", judge.Behind},
+		{"told to one", [2][]Other{{{2, false, Report{}}}, {{2, true, waits}}}, "answers", judge.Behind},
+		{"silent", [2][]Other{nil, {{2, false, Report{}}}}, "silent", judge.Held},
+		{"no link", [2][]Other{}, "unreachable", judge.Well},
+		{"of a rank of this host", [2][]Other{{{1, true, waits}}}, "unreachable", judge.Well},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			told := []Process{told(0, Call{}), told(1, Call{})}
+			for rank := range told {
+				told[rank].Groups[0].Others = c.others[rank]
+			}
+			j := Groups(told, alive)[0]
+			if j.Members[2].State != c.state || j.Verdict.Kind != c.kind {
+				t.Errorf("%+v", j)
+			}
+		})
+	}
+}
+
+// Of each group one process connects to the ranks that none is connected with.
+func TestDialers(t *testing.T) {
+	answers, silent := []Other{{2, true, Report{}}}, []Other{{2, false, Report{}}}
+	for _, c := range []struct {
+		name   string
+		others []Other
+		want   int
+	}{{"linked", answers, 0}, {"silent", silent, 0}, {"apart", nil, 1}} {
+		processes := []Process{told(0, Call{}), told(1, Call{})}
+		processes[1].Groups[0].Others = c.others
+		if pids := dialers(processes); len(pids) != c.want || c.want > 0 && !pids[100] {
+			t.Errorf("%s: %v", c.name, pids)
+		}
+	}
+}
+
+// Each process that is asked writes its dump, or tells why it does not.
+func TestDump(t *testing.T) {
+	asked := ""
+	s, err := Serve(Answers{Dump: func(prefix string) ([]string, error) {
+		asked = prefix
+		return []string{prefix + "0\n"}, errors.New("disk\a full")
+	}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	prefix := "/tmp/a b " + strings.Repeat("x", prefixMost-9)
+	all, err := Dump(prefix, os.Getpid())
+	want := Dumps{[]Dumped{{os.Getpid(), []string{prefix + `0\n`}, `disk\a full`}}, []int{}}
+	if err != nil || asked != prefix || !reflect.DeepEqual(all, want) {
+		t.Errorf("%+v, %v, for %q", all, err, asked)
+	}
+	if all, err := Dump(prefix, -1); err != nil || len(all.Processes) > 0 {
+		t.Errorf("of another process: %+v, %v", all, err)
+	}
+	for _, bad := range []string{"", "relative", "/two\nlines", prefix + "x"} {
+		if _, err := Dump(bad, 0); !errors.Is(err, ErrPrefix) ||
+			!strings.Contains(err.Error(), "absolute path") {
+			t.Errorf("%.20q: %v", bad, err)
+		}
+	}
+	var d Dumped
+	if err := ask(s.listener.Addr().String(), "dump relative", &d); err != nil ||
+		!strings.Contains(d.Error, "absolute path") {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
 func TestLifeOf(t *testing.T) {
 	cmd := exec.Command("sleep", "100")
 	if err := cmd.Start(); err != nil {
@@ -99,7 +179,7 @@ func mine(processes []Process) []Process {
 
 func TestServe(t *testing.T) {
 	want := told(1, Call{Sequence: 3, What: "all\x1b[2Jreduce", Peer: -1})
-	s, err := Serve(func() Process { return want }, nil)
+	s, err := Serve(Answers{Status: func(Asks) Process { return want }}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +193,7 @@ func TestServe(t *testing.T) {
 
 	// Those who ask for something else, or for nothing, or too much at once, get no answer, and hold
 	// nobody up for long.
-	for _, bad := range []string{"", "STATUS!\n", strings.Repeat("x", 10<<20)} {
+	for _, bad := range []string{"", "STATUS!\n", "status now\n", strings.Repeat("x", 10<<20)} {
 		c, err := net.Dial("unix", name)
 		if err != nil {
 			t.Fatal(err)
@@ -134,8 +214,8 @@ func TestServe(t *testing.T) {
 		c.Close()
 	}
 	until(t, "it answers again", func() bool {
-		p, err := ask(name)
-		return err == nil && p.Host == "here"
+		var p Process
+		return ask(name, askStatus, &p) == nil && p.Host == "here"
 	})
 	s.Close()
 	if processes, _, _ := Find(); len(mine(processes)) > 0 {
@@ -146,6 +226,8 @@ func TestServe(t *testing.T) {
 // What another process answers is bounded, and checked.
 func TestAskLiars(t *testing.T) {
 	for i, answer := range []string{"", "{", "[]", "null",
+		`{"groups": [{"hosts": ["a"], "pids": [1], "near": [true], "others": [{}, {}]}]}`,
+		`{"groups": [{"hosts": ["a"], "pids": [1], "near": [true], "others": [{"call": {"peer": 1}}]}]}`,
 		`{"groups": [{"rank": 1, "hosts": ["a"], "pids": [1], "near": [true]}]}`,
 		`{"groups": [{"rank": -1, "hosts": ["a"], "pids": [1], "near": [true]}]}`,
 		`{"groups": [{"hosts": ["a"], "pids": [1], "near": []}]}`,
@@ -161,7 +243,11 @@ func TestAskLiars(t *testing.T) {
 				c.Close()
 			}
 		}()
-		p, err := ask(l.Addr().String())
+		var p Process
+		err = ask(l.Addr().String(), askStatus, &p)
+		if err == nil {
+			err = p.clean()
+		}
 		if err == nil && (answer != "null" || len(p.Groups) > 0) {
 			t.Errorf("%.60q gives %+v", answer, p)
 		}

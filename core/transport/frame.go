@@ -27,7 +27,7 @@ const (
 const (
 	headerSize  = 64
 	headerMagic = 0xC7C1
-	wireVersion = 2
+	wireVersion = 3
 	macSize     = sha256.Size
 	nonceSize   = 32
 )

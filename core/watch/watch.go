@@ -37,8 +37,9 @@ type Watch struct {
 	traces   trace.Registry
 	recorder flight.Recorder
 
+	shown status.Shown
+
 	mu       sync.Mutex // held while what follows begins and ends
-	shown    status.Shown
 	exporter exporter.Shown
 }
 
@@ -46,12 +47,14 @@ type Watch struct {
 func New(c Config) *Watch {
 	w := &Watch{config: c}
 	w.recorder = flight.Recorder{Traces: &w.traces, Library: config.Version}
+	w.shown.OnFD, w.shown.Dump = c.OnFD, w.recorder.Dump
 	return w
 }
 
 // Add has a communicator seen, which is a member of a group.
-func (w *Watch) Add(t *trace.Trace, group string) {
-	w.traces.Add(t, group)
+func (w *Watch) Add(c status.Source, group string) {
+	w.traces.Add(c.Trace, group)
+	w.shown.Add(c, w.log(logs.Init))
 	w.recorder.Listen(flight.Signal{Name: w.config.Getenv(config.EnvDumpSignal),
 		Prefix: w.config.Getenv(config.EnvDump), Notify: w.config.Notify}, w.log(logs.Env))
 	w.show()
@@ -62,15 +65,15 @@ func (w *Watch) Add(t *trace.Trace, group string) {
 func (w *Watch) Remove(t *trace.Trace) {
 	w.recorder.Wait(dumpTime)
 	w.traces.Remove(t)
+	w.shown.Remove(t)
 	w.show()
 }
 
-// show has others see the process while it has communicators.
+// show has metrics told while the process has communicators.
 func (w *Watch) show() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	has := len(w.traces.All()) > 0
-	w.shown.Set(has, &w.traces, w.config.OnFD, w.log(logs.Init))
 	w.exporter.Set(has, exporter.Config{Stats: w.Stats, OnFD: w.config.OnFD, Log: w.log(logs.Init),
 		File: w.config.Getenv(config.EnvMetricsFile), Port: w.config.Getenv(config.EnvMetricsPort)})
 }
@@ -95,7 +98,7 @@ func (w *Watch) Dump(prefix string) error {
 	case len(w.traces.All()) == 0:
 		return fault.Errorf(fault.ErrInvalidArgument, "dump: this process has no communicator")
 	}
-	if err := w.recorder.Dump(prefix); err != nil {
+	if _, err := w.recorder.Dump(prefix); err != nil {
 		return fault.Errorf(fault.ErrSystem, "dump: %v", err)
 	}
 	return nil
@@ -107,3 +110,6 @@ func (w *Watch) Stats() metrics.Stats {
 	s.Version, s.Memory = config.Version, w.config.Memory()
 	return s
 }
+
+// Status tells what the communicators do. It waits for nothing.
+func (w *Watch) Status() status.Process { return w.shown.Status() }

@@ -10,11 +10,11 @@ the installed package. This module has
 - goccl.empty, goccl.zeros, their *_like, and goccl.use_shareable_memory, tensors on which
   collectives of one host, or over RDMA, are faster;
 - goccl.dump, what groups have done, for torchfrtrace; goccl.stats, the same as numbers;
-  goccl.stragglers, for whom ranks wait;
+  goccl.stragglers, for whom ranks wait; goccl.status, what they do;
 - goccl.elastic, training that goes on when workers die or join;
 - goccl.plan, collectives of your own;
 - goccl.Error and its subclasses, the exceptions of failures (help(goccl.errors));
-- goccl.torchft, for managers of torchft;
+- goccl.torchft, for managers of torchft; goccl.debug, for torch's debug server;
 - goccl.register, for where entry points are off.
 
 help(goccl.Options) tells the options of a group. Environment variables can set most of them, too;
@@ -31,7 +31,7 @@ from goccl._later import when_imported
 if TYPE_CHECKING:
     from typing_extensions import deprecated
 
-    from goccl import elastic, errors, plan, torchft  # noqa: F401  what is imported by its own name
+    from goccl import debug, elastic, errors, plan, torchft  # noqa: F401  what is imported by its own name
     from goccl._C import Channel, Communicator, Memory, ProcessGroupGoccl, Proxy, RemoteMemory
     from goccl._groups import Description, Member, Setting, algorithm, describe, transports
     from goccl._memory import (
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     )
     from goccl._metrics import Straggler, stats, stragglers
     from goccl._side_step import side_step
-    from goccl._trace import dump
+    from goccl._trace import dump, status
     from goccl._wire import wire_dtype
     from goccl.errors import (
         AbortedError,
@@ -101,6 +101,7 @@ __all__ = [
     "side_step",
     "stats",
     "stragglers",
+    "status",
     "transports",
     "use_shareable_memory",
     "wire_dtype",
@@ -110,8 +111,8 @@ __all__ = [
 
 _NATIVE = ("Channel", "Communicator", "Memory", "Options", "Proxy", "RemoteMemory")
 # Imported when they are first used: they import torch. torchft is no part of __all__, for
-# `from goccl import *` would need the package torchft.
-_MODULES = ("elastic", "errors", "plan", "torchft")
+# `from goccl import *` would need the package torchft; nor is debug, which needs torch 2.15.
+_MODULES = ("debug", "elastic", "errors", "plan", "torchft")
 _OLD = {"MemPool": "use_shareable_memory"}
 _MODULE_OF = {
     name: module
@@ -128,7 +129,7 @@ _MODULE_OF = {
         ),
         "_metrics": ("Straggler", "stats", "stragglers"),
         "_side_step": ("side_step",),
-        "_trace": ("dump",),
+        "_trace": ("dump", "status"),
         "_wire": ("wire_dtype",),
         "errors": tuple(name for name in __all__ if name.endswith("Error")),
     }.items()

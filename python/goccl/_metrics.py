@@ -70,7 +70,7 @@ def stats() -> dict[str, Any]:
     >>> goccl.stats()["operations"][0]["collective"]
     'allreduce'
     """
-    told: dict[str, Any] = _library.ask("goccl_stats")
+    told: dict[str, Any] = _library.call("goccl_stats")
     if "goccl._C" in sys.modules:  # it knows what is staged, and has made the groups
         told["memory"] = dict(load().memory_stats())
     return told
@@ -101,7 +101,7 @@ def stragglers(group: Group = None) -> list[Straggler]:
     about = describe_for(group, "goccl.stragglers")
     waited = {
         wait["rank"]: wait["seconds"]
-        for wait in _library.ask("goccl_stats")["waits"]
+        for wait in _library.call("goccl_stats")["waits"]
         if wait["group"] == about.name
     }
     mine = torch.tensor([waited.get(r, 0.0) for r in about.global_ranks], dtype=torch.float64)

@@ -1,12 +1,14 @@
-"""What happens inside: the flight recorder."""
+"""What happens inside: the flight recorder, and what groups do now."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
+from goccl import _library
 from goccl._native import load
 
-__all__ = ["dump"]
+__all__ = ["dump", "status"]
 
 
 def dump(prefix: str | os.PathLike[str]) -> None:
@@ -28,3 +30,24 @@ def dump(prefix: str | os.PathLike[str]) -> None:
     >>> goccl.dump("/tmp/goccl_rank_")
     """
     load().dump(os.fspath(prefix))
+
+
+def status() -> dict[str, Any]:
+    """Tells what this process's groups do: what `goccl ps` shows of them, as data.
+
+    It asks no other process and waits for no collective, and may be called by any thread at any
+    time.
+
+    Returns:
+        "pid", "host", "program", and "groups": of each its "name", "rank", "call" (the collective
+        that it is in, or has called last), "messages" (sends and receives under way), "failed" and
+        more. goccl_status() in C tells of all keys.
+
+    Raises:
+        RuntimeError: the process is a forked child.
+
+    >>> goccl.status()["groups"][0]["call"]["what"]
+    'allreduce(float32, 8 elements, SUM)'
+    """
+    told: dict[str, Any] = _library.call("goccl_status")
+    return told

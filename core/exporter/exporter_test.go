@@ -154,7 +154,8 @@ func answers(s *Server) bool {
 	}
 	defer r.Body.Close()
 	b, err := io.ReadAll(r.Body)
-	return err == nil && r.StatusCode == http.StatusOK && strings.Contains(string(b), "goccl_groups 7\n")
+	return err == nil && r.StatusCode == http.StatusOK &&
+		strings.Contains(string(b), "goccl_groups 7\n")
 }
 
 func TestServe(t *testing.T) {

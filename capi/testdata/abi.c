@@ -127,6 +127,14 @@ static void test_library(void) {
   TRUE(strlen(little) == 2 && little[0] == '{');
   free(json);
   REFUSED(GOCCL_INVALID_ARGUMENT, "json is NULL", goccl_info(NULL, 10, NULL));
+
+  OK(goccl_stats(NULL, 0, &needed));
+  json = malloc(needed);
+  OK(goccl_stats(json, needed, NULL));
+  TRUE(strlen(json) == needed - 1 && strstr(json, "\"groups\": 0") != NULL);
+  TRUE(strstr(json, "\"operations\": []") != NULL && strstr(json, "\"failures\": {}") != NULL);
+  free(json);
+  REFUSED(GOCCL_INVALID_ARGUMENT, "json is NULL", goccl_stats(NULL, 10, NULL));
   OK(goccl_shutdown());
 }
 

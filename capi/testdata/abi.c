@@ -131,6 +131,14 @@ static void test_library(void) {
   OK(goccl_status(status, 2000, &needed));
   TRUE(strlen(status) == needed - 1 && strstr(status, "\"groups\": []") != NULL);
   free(status);
+
+  OK(goccl_stats(NULL, 0, &needed));
+  json = malloc(needed);
+  OK(goccl_stats(json, needed, NULL));
+  TRUE(strlen(json) == needed - 1 && strstr(json, "\"groups\": 0") != NULL);
+  TRUE(strstr(json, "\"operations\": []") != NULL && strstr(json, "\"failures\": {}") != NULL);
+  free(json);
+  REFUSED(GOCCL_INVALID_ARGUMENT, "json is NULL", goccl_stats(NULL, 10, NULL));
   OK(goccl_shutdown());
 }
 

@@ -67,7 +67,9 @@ func TestFile(t *testing.T) {
 	f := Write(path, count, time.Millisecond, problems.add)
 	groups := fmt.Sprintf("goccl_groups{pid=\"%d\"} ", os.Getpid())
 	until(t, "it is written", func() bool { return reads(path, groups) })
-	until(t, "it is written again", func() bool { return reads(path, groups+"9\n") })
+	until(t, "it is written again", func() bool {
+		return reads(path, groups) && !reads(path, groups+"1\n")
+	})
 	f.Close(time.Minute)
 	left, err := os.ReadDir(folder)
 	if err != nil || len(left) > 0 || problems.text() != "" {
@@ -154,7 +156,8 @@ func answers(s *Server) bool {
 	}
 	defer r.Body.Close()
 	b, err := io.ReadAll(r.Body)
-	return err == nil && r.StatusCode == http.StatusOK && strings.Contains(string(b), "goccl_groups 7\n")
+	return err == nil && r.StatusCode == http.StatusOK &&
+		strings.Contains(string(b), "goccl_groups 7\n")
 }
 
 func TestServe(t *testing.T) {

@@ -176,8 +176,9 @@ func TestLongest(t *testing.T) {
 }
 
 func TestLongestDuration(t *testing.T) {
-	if a, b := Longest(0), Longest(Buckets-2); a != time.Microsecond || b != 67108864*time.Microsecond {
-		t.Errorf("%v to %v", a, b)
+	first, last := Longest(0), Longest(Buckets-2)
+	if first != time.Microsecond || last != 67108864*time.Microsecond {
+		t.Errorf("%v to %v", first, last)
 	}
 }
 

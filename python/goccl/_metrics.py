@@ -55,9 +55,8 @@ def stats() -> dict[str, Any]:
           process to them. Waits of a microsecond or so are not counted.
         - "waits": the same by peer, the longest first, each with "group", "rank" in the job and
           "seconds". After 64 names of groups, those of others are "other".
-        - "failures" of groups by kind, as the attribute `kind` of errors has it;
-          "failed_operations"; "refusals" of collectives; "recoveries" of groups; "side_steps" by
-          backend.
+        - "failures" of groups by kind, as "peer failed" and "timeout"; "failed_operations";
+          "refusals" of collectives; "recoveries" of groups; "side_steps" by backend.
         - "staged_bytes": of collectives whose tensors went by way of other memory of the host.
         - "links": how many peers there are now, by transport.
         - "records": of calls that goccl.dump() would write now.

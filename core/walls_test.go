@@ -27,8 +27,8 @@ var packages = []packageRule{
 		"endpoint work memory roster membership meeting tune call fault plan exec flight metrics trace " +
 		"address transport bootstrap bootstrap/etcd logs internal/cpus internal/interfaces " +
 		"internal/printable", false},
-	{"watch", "status exporter flight config fault metrics trace logs", false},
-	{"tracefile", "trace internal/perfetto", false},
+	{"watch", "status exporter tracefile flight config fault metrics trace logs", false},
+	{"tracefile", "trace logs internal/perfetto", false},
 	{"exporter", "metrics trace plan logs internal/replace", false},
 	{"flight", "trace call plan reduce internal/pickle internal/replace", false},
 	{"join", "config endpoint roster membership meeting fault address transport bootstrap " +

@@ -127,7 +127,7 @@ func (c Config) Complete(getenv func(string) string) (Completed, error) {
 		Same: []bootstrap.Setting{{Name: "the version of GoCCL", Value: Version}}}
 	all.readAttempt(getenv)
 	all.refuse(all.findEtcd(getenv))
-	all.refuse(checkMetrics(getenv))
+	all.refuse(checkWatched(getenv))
 	for i := range options {
 		all.refuse(options[i].complete(&all, getenv))
 	}

@@ -127,6 +127,9 @@ func TestRefused(t *testing.T) {
 		{Config{Size: 1}, environment{EnvMetricsFile: "/x/%r.prom"},
 			`metrics file (from GOCCL_METRICS_FILE) is "/x/%r.prom", after % are allowed h (the host), p ` +
 				`(the process) and %`},
+		{Config{Size: 1}, environment{EnvTrace: "/x/%d.trace"},
+			`trace (from GOCCL_TRACE) is "/x/%d.trace", after % are allowed h (the host), p (the ` +
+				`process), r (the rank in the job) and %`},
 		{Config{Size: 1}, environment{EnvMetricsPort: "0"},
 			`metrics port (from GOCCL_METRICS_PORT) is "0", allowed are ports from 1 to 65535, as in ` +
 				`"9400", which is that of 127.0.0.1, and addresses with one, as in "0.0.0.0:9400" and `},

@@ -31,6 +31,7 @@ const (
 	EnvJoin        = "GOCCL_JOIN"
 	EnvDump        = "GOCCL_DUMP"
 	EnvDumpSignal  = "GOCCL_DUMP_SIGNAL"
+	EnvTrace       = "GOCCL_TRACE"
 	EnvMetricsFile = "GOCCL_METRICS_FILE"
 	EnvMetricsPort = "GOCCL_METRICS_PORT"
 	EnvRestarts    = "TORCHELASTIC_RESTART_COUNT"
@@ -49,8 +50,8 @@ const (
 )
 
 // elsewhere are variables that are no options of a communicator: others read them.
-var elsewhere = []string{EnvJoin, envStaging, EnvDump, EnvDumpSignal, EnvMetricsFile,
-	EnvMetricsPort, logs.EnvDebug, logs.EnvSubsys, logs.EnvFile}
+var elsewhere = []string{EnvJoin, envStaging, EnvDump, EnvDumpSignal, EnvTrace,
+	EnvMetricsFile, EnvMetricsPort, logs.EnvDebug, logs.EnvSubsys, logs.EnvFile}
 
 // Variables are those of the environment that the library reads under its own prefix.
 func Variables() []string {
@@ -63,15 +64,18 @@ func Variables() []string {
 	return append(all, elsewhere...)
 }
 
-// checkMetrics refuses values by which no metrics could be told.
-func checkMetrics(getenv func(string) string) error {
-	if _, err := logs.Expand(getenv(EnvMetricsFile)); err != nil {
+// checkWatched refuses values by which metrics could not be told, or a trace written.
+func checkWatched(getenv func(string) string) error {
+	if _, err := logs.Expand(getenv(EnvMetricsFile), logs.NoRank); err != nil {
 		return fmt.Errorf("metrics file (from %s) is %w", EnvMetricsFile, err)
 	}
 	if port := getenv(EnvMetricsPort); port != "" {
 		if _, err := metrics.ParseListen(port); err != nil {
 			return fmt.Errorf("metrics port (from %s) is %w", EnvMetricsPort, err)
 		}
+	}
+	if _, err := logs.Expand(getenv(EnvTrace), 0); err != nil {
+		return fmt.Errorf("trace (from %s) is %w", EnvTrace, err)
 	}
 	return nil
 }

@@ -65,7 +65,7 @@ func (s *Shown) Set(on bool, c Config) {
 		s.file, s.server = nil, nil
 		return
 	}
-	if path, err := logs.Expand(c.File); path != "" && err == nil { // Init refuses others
+	if path, err := logs.Expand(c.File, logs.NoRank); path != "" && err == nil { // Init refuses others
 		s.file = Write(path, c.Stats, writeEvery, func(err error) {
 			s.told.file.Do(func() {
 				c.Log.Warn("the metrics cannot be written (GOCCL_METRICS_FILE)", "cause", err.Error())

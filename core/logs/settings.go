@@ -59,7 +59,7 @@ func Read(getenv func(string) string) (s Settings, problems []string) {
 	}
 	if given := getenv(EnvFile); given != "" {
 		var err error
-		if s.File, err = Expand(given); err != nil {
+		if s.File, err = Expand(given, NoRank); err != nil {
 			problems = append(problems, fmt.Sprintf("%s is %v: the log goes to standard error", EnvFile,
 				err))
 		}
@@ -112,9 +112,12 @@ func listed(all []Subsystem) string {
 	return strings.Join(names, ", ")
 }
 
+// NoRank is the rank of [Expand] for a path that knows none.
+const NoRank = -1
+
 // Expand replaces %h in the pattern of a path by the name of the host, %p by the number of the
-// process, and %% by %. The error tells the pattern, and what is allowed.
-func Expand(pattern string) (path string, err error) {
+// process, %r by a rank, and %% by %. The error tells the pattern, and what is allowed.
+func Expand(pattern string, rank int) (path string, err error) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
@@ -131,10 +134,17 @@ func Expand(pattern string) (path string, err error) {
 			b.WriteString(host)
 		case i < len(pattern) && pattern[i] == 'p':
 			b.WriteString(strconv.Itoa(os.Getpid()))
+		case i < len(pattern) && pattern[i] == 'r' && rank != NoRank:
+			b.WriteString(strconv.Itoa(rank))
 		case i < len(pattern) && pattern[i] == '%':
 			b.WriteByte('%')
 		default:
-			return "", fmt.Errorf("%q, after %% are allowed h (the host), p (the process) and %%", pattern)
+			and := ""
+			if rank != NoRank {
+				and = ", r (the rank in the job)"
+			}
+			return "", fmt.Errorf("%q, after %% are allowed h (the host), p (the process)%s and %%",
+				pattern, and)
 		}
 	}
 	return b.String(), nil

@@ -77,6 +77,16 @@ func (f *File) Close() {
 	}
 }
 
+// Made reports, after Close, whether the file has been begun.
+func (f *File) Made() bool {
+	select {
+	case <-f.done:
+		return f.writer != nil
+	default:
+		return true
+	}
+}
+
 func (f *File) run() {
 	defer close(f.done)
 	defer f.session.Close()
@@ -110,7 +120,7 @@ func (f *File) drain() error {
 			return nil
 		}
 		if err := f.open(path, process); err != nil {
-			f.config.Logger.Warn("no trace is written", "path", path, "err", err)
+			f.config.Logger.Warn("no trace is written", "path", path, "cause", err.Error())
 			return err
 		}
 	}
@@ -120,7 +130,7 @@ func (f *File) drain() error {
 		f.add(spans, missed)
 		if b := f.writer.Take(); len(b) > 0 {
 			if _, err := f.out.Write(b); err != nil {
-				f.config.Logger.Warn("no more of the trace is written", "err", err)
+				f.config.Logger.Warn("no more of the trace is written", "cause", err.Error())
 				f.out.Close()
 				return err
 			}

@@ -1,5 +1,5 @@
 // Package watch has what looks at the communicators of a process: `goccl ps`, the flight recorder,
-// and metrics. All of them begin with the first communicator, and end with the last.
+// metrics and the trace. All of them begin with the first communicator, and end with the last.
 package watch
 
 import (
@@ -17,6 +17,7 @@ import (
 	"github.com/goccl/goccl/core/metrics"
 	"github.com/goccl/goccl/core/status"
 	"github.com/goccl/goccl/core/trace"
+	"github.com/goccl/goccl/core/tracefile"
 )
 
 // dumpTime is how long the end of a communicator waits for the flight recorder.
@@ -41,6 +42,7 @@ type Watch struct {
 
 	mu       sync.Mutex // held while what follows begins and ends
 	exporter exporter.Shown
+	file     tracefile.Shown
 }
 
 // New makes one that sees no communicator yet.
@@ -69,13 +71,14 @@ func (w *Watch) Remove(t *trace.Trace) {
 	w.show()
 }
 
-// show has metrics told while the process has communicators.
+// show has metrics told, and a trace written, while the process has communicators.
 func (w *Watch) show() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	has := len(w.traces.All()) > 0
 	w.exporter.Set(has, exporter.Config{Stats: w.Stats, OnFD: w.config.OnFD, Log: w.log(logs.Init),
 		File: w.config.Getenv(config.EnvMetricsFile), Port: w.config.Getenv(config.EnvMetricsPort)})
+	w.file.Set(has, w.config.Getenv(config.EnvTrace), &w.traces, w.log(logs.Init))
 }
 
 func (w *Watch) log(s logs.Subsystem) *slog.Logger { return logs.For(w.config.Logger, s) }

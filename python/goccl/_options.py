@@ -378,6 +378,13 @@ SETTINGS: tuple[Setting, ...] = (
         about="A signal at which a process writes the same, for which the program has no handler.",
     ),
     Setting(
+        variable="GOCCL_TRACE",
+        default="none: nothing is written",
+        allowed="a path, in which %h is the host, %p the process, %r its rank in the job, and %% a %",
+        about="A file with the parts of all calls of a process, for Perfetto. Files of ranks that"
+        " are put together by cat are one trace.",
+    ),
+    Setting(
         variable="GOCCL_METRICS_FILE",
         default="none: nothing is written",
         allowed="a path, in which %h is the host, %p the process, and %% a %",

@@ -199,7 +199,7 @@ const (
 	leastMember = 280
 	leastOrphan = 32
 	leastPeaks  = 32
-	leastSpan   = 96
+	leastSpan   = 104
 )
 
 // strideOf reads the struct_size of a struct that is to be filled.

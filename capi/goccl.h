@@ -627,10 +627,11 @@ typedef struct {
    * behind others; "need": waits for its input; "put", "put by link": hands bytes to a peer;
    * "wait": for a peer's; "wait for a slot": for room at a peer; "copy"; "combine": reduces; "get":
    * reads a peer's memory; "reclaim": waits for what a peer leaves; "final": hands a part of the
-   * result over; "read": reads what comes over links; "connect"; "recover": of the communicator;
+   * result over; "read": reads from a connection; "connect"; "recover": of the communicator;
    * "side-step": of the moment of the call; "copy in", "copy out": of a device's memory. Later
    * versions may have more. */
   const char *name;
+  const char *title;      /* for people, as "allreduce", "recv from rank 1" or "wait for rank 1" */
   const char *collective; /* of the call, as "allreduce" or "send"; "": it belongs to none */
   const char *group;      /* the communicator's name */
   uint64_t begin_ns;      /* CLOCK_REALTIME, as end_ns */

@@ -76,8 +76,9 @@ func (t *tracerHandle) span(s *trace.Span) C.goccl_span {
 	if s.Sequence > 0 {
 		collective = s.Collective.String()
 	}
-	to := C.goccl_span{name: t.text(s.Kind.String()), collective: t.text(collective),
-		group: t.text(s.Group), begin_ns: C.uint64_t(s.Begin), end_ns: C.uint64_t(s.End),
+	to := C.goccl_span{name: t.text(s.Kind.String()), title: t.text(s.Title()),
+		collective: t.text(collective),
+		group:      t.text(s.Group), begin_ns: C.uint64_t(s.Begin), end_ns: C.uint64_t(s.End),
 		bytes: C.uint64_t(s.Bytes), sequence: C.uint32_t(s.Sequence), peer: C.int32_t(s.Peer),
 		rank: C.int32_t(s.Rank), thread: C.uint32_t(s.Thread), row: C.uint32_t(s.Row)}
 	name := to.thread_name[:len(to.thread_name)-1]

@@ -69,14 +69,14 @@ var packages = []packageRule{
 	{"program", "plan program/internal/scan", true},
 	{"program/internal/scan", "", true},
 	{"fault", "internal/printable", true},
+	{"transport", "trace address pending logs internal/errtext internal/interfaces " +
+		"internal/printable", false},
 	{"exec", "trace plan", false},
 	{"trace", "plan", false},
 	{"plan", "", true},
 	{"reduce/kernel", "reduce", false},
 	{"reduce/kernel/internal/floatmode", "", false},
 	{"reduce", "", true},
-	{"transport", "address pending logs internal/errtext internal/interfaces internal/printable",
-		false},
 	{"bootstrap", "pending internal/untrusted internal/errtext internal/interfaces " +
 		"internal/printable internal/seal", false},
 	{"bootstrap/etcd", "internal/errtext internal/printable", false},

@@ -40,22 +40,6 @@ constexpr int64_t kRowsOfThread = 64;
 // How often what has come is read: a thread keeps its last 65,536 spans only.
 constexpr std::chrono::milliseconds kReading{50};
 
-// Parts that are of one peer tell it.
-std::string nameOf(const goccl_span& span) {
-  const std::string name = span.name;
-  if (name == "call") {
-    return std::string("goccl: ") + span.collective;
-  }
-  if (span.peer < 0) {
-    return "goccl: " + name;
-  }
-  const char* joint = name == "wait"                       ? " for rank "
-                      : name == "get" || name == "read"    ? " from rank "
-                      : name == "put" || name == "connect" ? " to rank "
-                                                           : ", rank ";
-  return "goccl: " + name + joint + std::to_string(span.peer);
-}
-
 // A text in JSON.
 std::string quoted(const std::string& text) {
   std::string out = "\"";
@@ -244,8 +228,8 @@ class Session final : public libkineto::IActivityProfilerSession {
       name = "goccl on thread " + std::to_string(span.thread) + " (" + span.thread_name + ")" +
              (span.row > 0 ? ", row " + std::to_string(span.row + 1) : "");
     }
-    auto made =
-        std::make_unique<libkineto::GenericTraceActivity>(buffer_->span, kType, nameOf(span));
+    auto made = std::make_unique<libkineto::GenericTraceActivity>(
+        buffer_->span, kType, std::string("goccl: ") + span.title);
     made->startTime = static_cast<int64_t>(span.begin_ns);
     made->endTime = static_cast<int64_t>(span.end_ns);
     made->device = getpid();

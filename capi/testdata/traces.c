@@ -60,6 +60,7 @@ void test_traces(void) {
     TRUE(call->struct_size == sizeof *call && strlen(call->thread_name) < 16);
     const goccl_span *message = find(n, "call", rank == 0 ? "send" : "recv", rank);
     TRUE(message != NULL && message->bytes == 8 && message->peer == 1 - rank);
+    TRUE(strcmp(message->title, rank == 0 ? "send to rank 1" : "recv from rank 0") == 0);
     TRUE(find(n, "combine", "allreduce", rank) != NULL);
   }
   TRUE(read_all(other) == n);

@@ -247,9 +247,7 @@ func (e *Engine) drive(w *work.Work, p *work.Part, until time.Duration) Outcome 
 	for {
 		switch status := e.run.Continue(until); status {
 		case exec.Receive:
-			begin, peer := trace.Begin(), e.run.Peer()
 			interrupted := e.Wire.Wait(e.run, until)
-			e.FastPath.Trace().Add(trace.SpanRead, begin, &p.Message, peer, 0)
 			if interrupted || exec.Now() >= until {
 				return e.blocked(interrupted)
 			}

@@ -80,7 +80,6 @@ var joints = map[Kind]string{
 	C.GOCCL_SPAN_WAIT:        " for rank ",
 	C.GOCCL_SPAN_SLOT:        " of rank ",
 	C.GOCCL_SPAN_GET:         " from rank ",
-	C.GOCCL_SPAN_READ:        " from rank ",
 	C.GOCCL_SPAN_RECLAIM:     " from rank ",
 	C.GOCCL_SPAN_PUT:         " to rank ",
 	C.GOCCL_SPAN_PUT_BY_LINK: " to rank ",

@@ -32,7 +32,7 @@ enum {
   GOCCL_SPAN_GET,     /* reads a peer's memory */
   GOCCL_SPAN_RECLAIM, /* waits for what a peer leaves */
   GOCCL_SPAN_FINAL,   /* hands a part of the result over */
-  GOCCL_SPAN_READ,    /* reads what comes over links */
+  GOCCL_SPAN_READ,    /* reads from a link */
   GOCCL_SPAN_CONNECT,
   GOCCL_SPAN_RECOVER,
   GOCCL_SPAN_SIDE_STEP,

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/internal/errtext"
+	"github.com/goccl/goccl/core/trace"
 )
 
 // reading is the receiving half of a link: what has come of the current frame. The link's reader is
@@ -282,7 +283,11 @@ func (l *link) receive() (n int, drained bool, err error) {
 		}
 	}
 	iov = append(iov, unix.Iovec{Base: unsafe.SliceData(behind), Len: uint64(len(behind))})
+	begin := trace.Begin()
 	got, err := l.wire.recv(iov)
+	if got.bytes > 0 {
+		trace.Add(trace.SpanRead, begin, uint64(got.bytes))
+	}
 	clear(in.iov[:])
 	if got.room {
 		l.makeRoom()

@@ -67,6 +67,7 @@ def test_who_holds_a_group_up(make_world):
         world.told(rank)
     status, well = verdict(pids[0])
     assert (status, well["kind"], well["text"]) == (0, "well", "all is well: all at #2")
+    assert "all is well: all at #2" in ps("--all", "--pid", str(pids[0])).stdout
 
     world.say(None)
     outcomes = world.finish()

@@ -28,9 +28,10 @@ const (
 
 // Links are what joins a rank to its peers in an epoch.
 type Links interface {
-	// Ask sends a peer the question what it does, and reports whether there is a link to it. It waits
-	// for nobody.
-	Ask(peer int) (linked bool)
+	// Linked reports whether there is a link to a peer.
+	Linked(peer int) bool
+	// Ask sends a peer that there is a link to the question what it does. It waits for nobody.
+	Ask(peer int)
 	// Connect makes a link to a peer, until the context ends.
 	Connect(ctx context.Context, peer int) error
 }
@@ -131,10 +132,8 @@ func (p *Peers) askThese(epoch uint32, ranks []int) (linked, apart []int) {
 // connect makes links to peers of an epoch, for dialTime at most. Of a link that cannot be made
 // nothing is told: there is none then.
 func (p *Peers) connect(epoch uint32, ranks []int) {
-	p.mu.Lock()
-	links, present := p.links, p.epoch == epoch
-	p.mu.Unlock()
-	if links == nil || !present {
+	links := p.linksOf(epoch)
+	if links == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), dialTime)
@@ -154,32 +153,44 @@ func (p *Peers) connect(epoch uint32, ranks []int) {
 // ask asks a peer, unless it has just answered or is being asked. It reports whether there is a
 // link to it.
 func (p *Peers) ask(epoch uint32, rank int, now time.Time) (linked bool) {
+	links := p.linksOf(epoch)
+	if links == nil || !links.Linked(rank) { // without mu: links have locks of their own
+		return false
+	}
+	if p.mayAsk(epoch, rank, now) {
+		links.Ask(rank)
+	}
+	return true
+}
+
+// linksOf are the links of an epoch; nil: it is not the present one.
+func (p *Peers) linksOf(epoch uint32) Links {
 	p.mu.Lock()
-	links := p.links
-	if links == nil || p.epoch != epoch {
-		p.mu.Unlock()
+	defer p.mu.Unlock()
+	if p.epoch != epoch {
+		return nil
+	}
+	return p.links
+}
+
+// mayAsk reports whether a peer is to be asked, and notes that it is.
+func (p *Peers) mayAsk(epoch uint32, rank int, now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.links == nil || p.epoch != epoch {
 		return false
 	}
 	q := p.of(rank)
 	switch {
 	case q.due && now.Sub(q.asked) < q.patience, !q.due && now.Sub(q.heard) < fresh:
-		p.mu.Unlock()
-		return true
+		return false
 	case q.due:
 		q.patience *= 2
 	default:
 		q.patience = patience
 	}
-	before := *q
 	q.asked, q.due = now, true
-	p.mu.Unlock()
-	if links.Ask(rank) { // without mu: links have locks of their own
-		return true
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	*q = before
-	return false
+	return true
 }
 
 // heard is what peers have answered since a moment, and whether all have.

@@ -55,6 +55,7 @@ type peer struct {
 	asked    time.Time     // when it was asked last
 	patience time.Duration // from then on
 	due      bool          // it has not answered
+	asks     int           // how many questions have no answer
 	heard    time.Time     // when it has answered last
 	report   Report        // its last answer
 	answered time.Time     // when it was answered last
@@ -189,7 +190,7 @@ func (p *Peers) mayAsk(epoch uint32, rank int, now time.Time) bool {
 	default:
 		q.patience = patience
 	}
-	q.asked, q.due = now, true
+	q.asked, q.due, q.asks = now, true, q.asks+1
 	return true
 }
 
@@ -219,9 +220,9 @@ func (p *Peers) heard(epoch uint32, ranks []int, since time.Time) (
 func (p *Peers) Hear(rank int, answer []byte) error {
 	p.mu.Lock()
 	q := p.peers[rank]
-	due, size := q != nil && q.due, p.size
+	asked, size := q != nil && q.asks > 0, p.size
 	p.mu.Unlock()
-	if !due && len(answer) <= reportMost {
+	if !asked && len(answer) <= reportMost {
 		return nil
 	}
 	r, err := decode(answer, size)
@@ -230,7 +231,7 @@ func (p *Peers) Hear(rank int, answer []byte) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	q.due, q.heard, q.report = false, time.Now(), r
+	q.due, q.asks, q.heard, q.report = false, q.asks-1, time.Now(), r
 	p.wake()
 	return nil
 }

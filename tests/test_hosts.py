@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import goccl
@@ -223,6 +224,7 @@ def test_who_holds_a_group_up_is_seen_from_each_host(make_hosts, tmp_path):
     ]
 
     def said(host, kind):
+        """What is said of the group from a host, once it is of a kind."""
         words = network.hosts[host].words(sys.executable, "-m", "goccl", "ps", "--json")
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         groups = json.loads(done.stdout)["groups"]
@@ -235,14 +237,14 @@ def test_who_holds_a_group_up_is_seen_from_each_host(make_hosts, tmp_path):
     try:
         until(files, what="all ranks are in the group")
         for host in range(2):
-            behind = until(lambda host=host: said(host, "behind"), what="a rank is behind")
+            behind = until(partial(said, host, "behind"), what="a rank is behind")
             assert behind["verdict"]["ranks"] == [late]
             assert [m["state"] for m in behind["members"]] == ["answers"] * size
             assert [m["host"] for m in behind["members"]] == ["node0"] * LOCAL + ["node1"] * LOCAL
         pid = int((tmp_path / f"rank{stopped}").read_text())
         os.kill(pid, signal.SIGSTOP)
         for host, state in enumerate(["stopped", "silent"]):
-            held = until(lambda host=host: said(host, "stopped"), what="a rank is stopped")
+            held = until(partial(said, host, "stopped"), what="a rank is stopped")
             assert held["verdict"]["ranks"] == [stopped]
             assert held["members"][stopped]["state"] == state
         os.kill(pid, signal.SIGCONT)

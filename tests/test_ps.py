@@ -67,6 +67,7 @@ def test_who_holds_a_group_up(make_world):
         world.told(rank)
     status, well = verdict(pids[0])
     assert (status, well["kind"], well["text"]) == (0, "well", "all is well: all at #2")
+    assert "all is well: all at #2" in ps("--all", "--pid", str(pids[0])).stdout
 
     world.say(None)
     outcomes = world.finish()
@@ -89,7 +90,7 @@ def test_render():
     call = {"sequence": 3, "what": "barrier", "state": "begun", "for_us": 72_300_000, "peer": 1}
     message = {"send": True, "peer": 1, "tag": 7, "bytes": 4, "for_us": 2_000_000}
     call["input"] = False
-    members = [
+    members: list[dict[str, object]] = [
         {"rank": 0, "pid": 5, "host": "a", "state": "answers", "call": call}
         | {"messages": [message, message], "under_way": 3},
         {"rank": 1, "pid": 6, "host": "b", "state": "stopped", "call": call}

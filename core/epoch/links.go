@@ -15,11 +15,12 @@ import (
 // token.
 type linkReader struct {
 	e        *Epoch
-	reads    bool     // this thread has the poller's token
-	relies   bool     // another thread has it, and reads for this one
-	step     int      // of the run, that was waited in last
-	polls    int      // how often it may still be polled for
-	credited []uint64 // by peer: messages whose release it has been told of
+	reads    bool          // this thread has the poller's token
+	relies   bool          // another thread has it, and reads for this one
+	step     int           // of the run, that was waited in last
+	polls    int           // how often it may still be polled for
+	patient  time.Duration // until when
+	credited []uint64      // by peer: messages whose release it has been told of
 }
 
 func newLinkReader(e *Epoch) *linkReader {
@@ -55,12 +56,13 @@ func (r *linkReader) Wait(run *exec.Run, until time.Duration) (interrupted bool)
 	if s := run.Step(); s != r.step {
 		bytes, _ := run.Expected()
 		r.step, r.polls = s, r.e.waiting.PortPollsFor(bytes)
+		r.patient = exec.Now() + pollMost
 		if bytes > pumpMost {
 			p.Wait(0)
 			return false
 		}
 	}
-	if r.polls > 0 {
+	if r.polls > 0 && exec.Now() < r.patient {
 		if r.polls < r.e.waiting.PortPolls {
 			exec.YieldCPU()
 		}
@@ -70,6 +72,10 @@ func (r *linkReader) Wait(run *exec.Run, until time.Duration) (interrupted bool)
 	}
 	return p.Wait(max(until-exec.Now(), 0))
 }
+
+// pollMost is the longest time for which a waiter looks at no other link. On a busy host its polls,
+// between which others have the CPU, may take longer.
+const pollMost = 5 * time.Millisecond
 
 // pumpMost is the most bytes of a step for which a waiter looks at no other link: of longer ones
 // many may come in succession, while others wait.

@@ -12,10 +12,12 @@ import (
 // collective: neither takes Epoch.mu, and the frames are of those that wait for nobody.
 type peers struct{ e *Epoch }
 
+// Linked implements status.Links.
+func (p peers) Linked(peer int) bool { return p.e.group.Connected(peer) }
+
 // Ask implements status.Links.
-func (p peers) Ask(peer int) (linked bool) {
-	return p.e.group.Connected(peer) &&
-		p.e.group.Notify(peer, transport.Header{Type: frameLook}, nil)
+func (p peers) Ask(peer int) {
+	p.e.group.Notify(peer, transport.Header{Type: frameLook}, nil)
 }
 
 // Connect implements status.Links.

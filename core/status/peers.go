@@ -28,9 +28,10 @@ const (
 
 // Links are what joins a rank to its peers in an epoch.
 type Links interface {
-	// Ask sends a peer the question what it does, and reports whether there is a link to it. It waits
-	// for nobody.
-	Ask(peer int) (linked bool)
+	// Linked reports whether there is a link to a peer.
+	Linked(peer int) bool
+	// Ask sends a peer that there is a link to the question what it does. It waits for nobody.
+	Ask(peer int)
 	// Connect makes a link to a peer, until the context ends.
 	Connect(ctx context.Context, peer int) error
 }
@@ -54,6 +55,7 @@ type peer struct {
 	asked    time.Time     // when it was asked last
 	patience time.Duration // from then on
 	due      bool          // it has not answered
+	asks     int           // how many questions have no answer
 	heard    time.Time     // when it has answered last
 	report   Report        // its last answer
 	answered time.Time     // when it was answered last
@@ -131,10 +133,8 @@ func (p *Peers) askThese(epoch uint32, ranks []int) (linked, apart []int) {
 // connect makes links to peers of an epoch, for dialTime at most. Of a link that cannot be made
 // nothing is told: there is none then.
 func (p *Peers) connect(epoch uint32, ranks []int) {
-	p.mu.Lock()
-	links, present := p.links, p.epoch == epoch
-	p.mu.Unlock()
-	if links == nil || !present {
+	links := p.linksOf(epoch)
+	if links == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), dialTime)
@@ -154,32 +154,44 @@ func (p *Peers) connect(epoch uint32, ranks []int) {
 // ask asks a peer, unless it has just answered or is being asked. It reports whether there is a
 // link to it.
 func (p *Peers) ask(epoch uint32, rank int, now time.Time) (linked bool) {
+	links := p.linksOf(epoch)
+	if links == nil || !links.Linked(rank) { // without mu: links have locks of their own
+		return false
+	}
+	if p.mayAsk(epoch, rank, now) {
+		links.Ask(rank)
+	}
+	return true
+}
+
+// linksOf are the links of an epoch; nil: it is not the present one.
+func (p *Peers) linksOf(epoch uint32) Links {
 	p.mu.Lock()
-	links := p.links
-	if links == nil || p.epoch != epoch {
-		p.mu.Unlock()
+	defer p.mu.Unlock()
+	if p.epoch != epoch {
+		return nil
+	}
+	return p.links
+}
+
+// mayAsk reports whether a peer is to be asked, and notes that it is.
+func (p *Peers) mayAsk(epoch uint32, rank int, now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.links == nil || p.epoch != epoch {
 		return false
 	}
 	q := p.of(rank)
 	switch {
 	case q.due && now.Sub(q.asked) < q.patience, !q.due && now.Sub(q.heard) < fresh:
-		p.mu.Unlock()
-		return true
+		return false
 	case q.due:
 		q.patience *= 2
 	default:
 		q.patience = patience
 	}
-	before := *q
-	q.asked, q.due = now, true
-	p.mu.Unlock()
-	if links.Ask(rank) { // without mu: links have locks of their own
-		return true
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	*q = before
-	return false
+	q.asked, q.due, q.asks = now, true, q.asks+1
+	return true
 }
 
 // heard is what peers have answered since a moment, and whether all have.
@@ -208,9 +220,9 @@ func (p *Peers) heard(epoch uint32, ranks []int, since time.Time) (
 func (p *Peers) Hear(rank int, answer []byte) error {
 	p.mu.Lock()
 	q := p.peers[rank]
-	due, size := q != nil && q.due, p.size
+	asked, size := q != nil && q.asks > 0, p.size
 	p.mu.Unlock()
-	if !due && len(answer) <= reportMost {
+	if !asked && len(answer) <= reportMost {
 		return nil
 	}
 	r, err := decode(answer, size)
@@ -219,7 +231,7 @@ func (p *Peers) Hear(rank int, answer []byte) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	q.due, q.heard, q.report = false, time.Now(), r
+	q.due, q.asks, q.heard, q.report = false, q.asks-1, time.Now(), r
 	p.wake()
 	return nil
 }

@@ -3,6 +3,7 @@ package status
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,26 +12,33 @@ import (
 	"github.com/goccl/goccl/core/trace"
 )
 
-// links are those of a rank to some peers, with what they do with a question. Those of its peers
-// whose question is nil are to be connected first.
-type links map[int]func()
-
-func (l links) Ask(peer int) bool {
-	answer := l[peer]
-	if answer == nil {
-		return false
-	}
-	answer()
-	return true
+// link is to a peer.
+type link struct {
+	made atomic.Bool
+	ask  func()
 }
+
+// to is a link that is there, with what the peer does with a question.
+func to(ask func()) *link {
+	l := &link{ask: ask}
+	l.made.Store(true)
+	return l
+}
+
+// links are those of a rank to some peers.
+type links map[int]*link
+
+func (l links) Linked(peer int) bool { return l[peer] != nil && l[peer].made.Load() }
+
+func (l links) Ask(peer int) { l[peer].ask() }
 
 // Connect connects to those that there are; the others never answer.
 func (l links) Connect(ctx context.Context, peer int) error {
-	if _, ok := l[peer]; !ok {
+	if l[peer] == nil {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	l[peer] = func() {}
+	l[peer].made.Store(true)
 	return nil
 }
 
@@ -51,7 +59,7 @@ func TestPeers(t *testing.T) {
 				go p.Hear(rank, report("barrier"))
 			}
 		}
-		p.Use(3, links{1: answers(1), 2: func() { asked[2]++ }}, 4)
+		p.Use(3, links{1: to(answers(1)), 2: to(func() { asked[2]++ })}, 4)
 		ask := func(ranks ...int) (said string) {
 			for _, o := range p.Ask(3, ranks, false) {
 				said += map[bool]string{true: o.Call.What, false: "silent"}[o.Answers] + " "
@@ -81,8 +89,8 @@ func TestPeers(t *testing.T) {
 		if said := ask(1, 2); said != "barrier late " {
 			t.Error(said)
 		}
-		p.Hear(2, report("not asked for"))
-		if said := ask(2); said != "late " {
+		p.Hear(1, report("not asked for"))
+		if said := ask(1); said != "barrier " {
 			t.Error(said)
 		}
 		ended := make(chan []Other)
@@ -103,7 +111,7 @@ func TestPeers(t *testing.T) {
 func TestPeersAreConnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p Peers
-		p.Use(0, links{1: func() { go p.Hear(1, report("barrier")) }, 2: nil}, 4)
+		p.Use(0, links{1: to(func() { go p.Hear(1, report("barrier")) }), 2: {ask: func() {}}}, 4)
 		for _, c := range []struct {
 			dials bool
 			ranks int
@@ -167,14 +175,14 @@ func TestHearLiars(t *testing.T) {
 		{`{"failed": "` + strings.Repeat("x", reportMost) + `"}`, "at most 4096 are allowed"},
 	} {
 		var p Peers
-		p.Use(0, links{1: func() {}}, 4)
+		p.Use(0, links{1: to(func() {})}, 4)
 		p.ask(0, 1, time.Now())
 		if err := p.Hear(1, []byte(c.answer)); err == nil || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%.60q: %v, want %q", c.answer, err, c.text)
 		}
 	}
 	var p Peers
-	p.Use(0, links{1: func() {}}, 4)
+	p.Use(0, links{1: to(func() {})}, 4)
 	p.ask(0, 1, time.Now())
 	if err := p.Hear(1, []byte(`{"failed": "\u001b[2J", "call": {"for_us": -5}}`)); err != nil {
 		t.Fatal(err)

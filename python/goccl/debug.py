@@ -17,18 +17,19 @@ from __future__ import annotations
 
 import ctypes
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import torch
 
-from goccl import _library, _ps
+from goccl import _library
 
 try:
     from torch._C._distributed_c10d import _register_handler
     from torch.distributed.debug._frontend import (
         DebugHandler,
         NavLink,
-        Response,
         Route,
         fetch_all,
         format_fetch_summary,
@@ -44,6 +45,20 @@ if TYPE_CHECKING:
     from torch.distributed.debug._frontend import HTTPRequestHandler
 
 __all__ = ["Handler"]
+
+
+# Prints what ranks tell. torch's frontend is a child of fork(), where the library cannot be called.
+_PRINT = """
+import sys
+from goccl import _library, _ps
+print(_ps.render(_library.call("goccl_ps_judge", sys.stdin.buffer.read())))
+"""
+
+_PAGE = """
+{% extends "base.html" %}
+{% block header %}<h1>{% block title %}GoCCL{% endblock %}</h1>{% endblock %}
+{% block content %}<pre>{{ text | e }}</pre>{% endblock %}
+"""
 
 
 def _answer(_request: _Request, response: _Response) -> None:
@@ -72,6 +87,10 @@ class Handler(DebugHandler):
         """The links of each page to them."""
         return [NavLink("/goccl", "GoCCL")]
 
+    def templates(self) -> dict[str, str]:
+        """What pages are made of."""
+        return {"goccl.html": _PAGE}
+
     def dump(self) -> str:
         """What is written periodically: the text of the page."""
         return self._text()
@@ -81,14 +100,19 @@ class Handler(DebugHandler):
         return "goccl"
 
     def _page(self, request: HTTPRequestHandler) -> bytes:
-        whole = Response(200, self._text())
-        return request.frontend.render_template(
-            "raw_resp.html", title="GoCCL", addrs=["all that answer"], resps=[whole]
-        )
+        return request.frontend.render_template("goccl.html", text=self._text())
 
     def _text(self) -> str:
         addresses, responses = fetch_all("goccl_status", timeout=self.fetch_timeout)
         summary = format_fetch_summary(addresses, responses)
-        told = [json.loads(r.text) for r in responses if r.status_code == 200]
-        text = _ps.render(_library.call("goccl_ps_judge", json.dumps(told).encode()))
+        told = ",".join(r.text for r in responses if r.status_code == 200)
+        done = subprocess.run(
+            [sys.executable, "-c", _PRINT],
+            input=f"[{told}]",
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=self.fetch_timeout,
+        )
+        text = done.stdout.rstrip() or done.stderr
         return f"{summary}\n\n{text}" if summary else text

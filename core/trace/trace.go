@@ -279,6 +279,18 @@ func (t *Trace) ReadCollectives() (all []Record, missed int) { return read(t.c.c
 // ReadMessages is ReadCollectives for sends and receives.
 func (t *Trace) ReadMessages() (all []Record, missed int) { return read(t.c.messages[:]) }
 
+// Records is how many records there are.
+func (t *Trace) Records() (n int) {
+	for _, ring := range [][]C.goccl_record{t.c.collectives[:], t.c.messages[:]} {
+		for i := range ring {
+			if load(&ring[i].version) != 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 func read(ring []C.goccl_record) (all []Record, missed int) {
 	copies := make([]C.goccl_record, len(ring))
 	var left C.unsigned

@@ -47,7 +47,7 @@ func (t *Trace) Enter(g Group, via []Transport) {
 	t.SetUnfed(0)
 	t.change(func(l *life) {
 		l.waitedBy, l.waitedFor = l.waits(t)
-		l.base = make([]uint64, min(len(via), C.GOCCL_TRACE_PEERS))
+		l.base = make([]uint64, min(len(via), len(g.Ranks), C.GOCCL_TRACE_PEERS))
 		for peer := range l.base {
 			l.base[peer] = t.waited(peer)
 		}

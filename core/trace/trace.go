@@ -38,6 +38,8 @@ package trace
 #cgo nocallback goccl_trace_begin_message
 #cgo noescape goccl_trace_end_message
 #cgo nocallback goccl_trace_end_message
+#cgo noescape goccl_trace_waiting
+#cgo nocallback goccl_trace_waiting
 #cgo noescape goccl_record_copy
 #cgo nocallback goccl_record_copy
 #cgo noescape goccl_records_copy

@@ -6,7 +6,9 @@ import (
 	"github.com/goccl/goccl/core/trace"
 )
 
-// Dump writes what the communicators of the process have done, for torchfrtrace: see [watch.Watch].
+// Dump writes what the communicators of the process have done, for torchfrtrace: a file a rank,
+// whose name is the prefix and the rank in the job. It waits for no collective. An error tells why
+// a file is not written, or that a dump is being written already.
 func (r *Runtime) Dump(prefix string) error { return r.watch.Dump(prefix) }
 
 // Stats is what the communicators of the process have done, as numbers. It may be called at any

@@ -150,7 +150,8 @@ def come_late(rank):
 
 
 def test_stragglers(make_world):
-    world = make_world(3)
+    port = harness.free_port()
+    world = make_world(3, rank_env={0: {"GOCCL_METRICS_PORT": str(port)}})
     world.start(come_late)
     pids = [world.told(rank) for rank in range(3)]
 
@@ -163,6 +164,9 @@ def test_stragglers(make_world):
         return False
 
     harness.until(waits, what="rank 0 waits")
+    values = scraped(port)  # a wait is told while it lasts
+    assert total(values, "goccl_wait_for_rank_seconds_total", rank="2") > 0.2
+    assert total(values, "goccl_wait_seconds_total") > 0.2
     world.say(None, ranks=[2])
     told = world.values(world.finish())
     (_, first, again), *others = told

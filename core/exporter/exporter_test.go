@@ -198,6 +198,26 @@ func TestServe(t *testing.T) {
 	}
 }
 
+// An address is the one that is given: that of all interfaces is of one family, or of both.
+func TestAddresses(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "0.0.0.0", "[::1]", "[::]"} {
+		l, err := net.Listen("tcp", host+":0")
+		if err != nil {
+			t.Skip(err) // there is no IPv6
+		}
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		l.Close()
+		s, err := Serve(host+":"+port, stats, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Addr().String() != host+":"+port {
+			t.Errorf("%s is %v", host, s.Addr())
+		}
+		s.Close()
+	}
+}
+
 // gives sends a request as it is, and returns the answer.
 func gives(t *testing.T, s *Server, request string) string {
 	t.Helper()

@@ -41,7 +41,11 @@ func Serve(
 	if err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", at.String())
+	network := "tcp" // on which all addresses are those of IPv4, too
+	if at.Addr().Is4() {
+		network = "tcp4"
+	}
+	l, err := net.Listen(network, at.String())
 	if err != nil {
 		var system *net.OpError
 		if errors.As(err, &system) {

@@ -26,9 +26,7 @@ func Of(r *trace.Registry) metrics.Stats {
 		s.TransportWaitSeconds[via.String()] = d.Seconds()
 	}
 	for _, t := range r.All() {
-		collectives, _ := t.ReadCollectives()
-		messages, _ := t.ReadMessages()
-		s.Records += len(collectives) + len(messages)
+		s.Records += t.Records()
 		s.Groups++
 		groups := t.Groups()
 		if len(groups) == 0 {

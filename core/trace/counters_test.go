@@ -77,6 +77,49 @@ func TestWaits(t *testing.T) {
 		map[Transport]time.Duration{TCP: 33, Shm: 2})
 }
 
+// A wait is told while it is under way, and where its collective fails. What is told never becomes
+// less.
+func TestWaitsUnderWay(t *testing.T) {
+	traced := newTrace(t)
+	told := func() time.Duration {
+		sums := traced.Counters()
+		if sums.WaitedBy[TCP] != sums.WaitedFor[Peer{"g", 1}] {
+			t.Errorf("%v, but %v", sums.WaitedBy, sums.WaitedFor)
+		}
+		return sums.WaitedBy[TCP]
+	}
+	traced.Queue(called(1), Queued)
+	traced.Begin(1)
+	r := traced.collective(1)
+	r.peer, r.since = 1, 1 // since the host has started
+	last := told()
+	if last < time.Millisecond {
+		t.Errorf("under way %v", last)
+	}
+	r.since = 0 // it ends, and is to be counted in a moment
+	if now := told(); now < last {
+		t.Errorf("%v after %v", now, last)
+	}
+	waited(traced, 1, 5)
+	if now := told(); now < last {
+		t.Errorf("%v after %v", now, last)
+	}
+	last = told()
+	r.since = 1
+	traced.End(called(1), Ending{State: Failed})
+	ended := told()
+	if ended <= last || told() != ended {
+		t.Errorf("%v after %v, then %v", ended, last, told())
+	}
+	if c, ok := traced.Collective(1); !ok || c.Waited < time.Millisecond || c.Waiting != 0 {
+		t.Errorf("%+v", c)
+	}
+	traced.Enter(Group{Epoch: 4, Name: "g", Ranks: []int{0, 1}}, []Transport{Self, Shm})
+	if now := traced.Counters().WaitedBy; now[TCP] < ended || now[Shm] != 0 {
+		t.Errorf("in the next epoch %v", now)
+	}
+}
+
 // An epoch that follows a failure is a recovery, and one that follows another's good end is none.
 func TestFailures(t *testing.T) {
 	traced := newTrace(t)

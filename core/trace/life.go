@@ -18,6 +18,9 @@ type life struct {
 	groups []Group     // of the last epochs, the present one last
 	via    []Transport // what joins this rank to each peer, in the present epoch
 	base   []uint64    // ns waited for each peer before the present epoch
+	// told are ns, for each peer, that have been told of the present epoch. What is told next is no
+	// less: a wait that ends is counted a moment after it is under way no more.
+	told []atomic.Uint64
 	// Waits of epochs that are over: by what joined this rank to the peer, and by the peer's number in
 	// the job.
 	waitedBy   map[Transport]time.Duration
@@ -48,10 +51,11 @@ func (t *Trace) Enter(g Group, via []Transport) {
 	labels.set(uint16(t.c.id), label{g.Name, g.Rank, g.Ranks})
 	t.change(func(l *life) {
 		l.waitedBy, l.waitedFor = l.waits(t)
-		l.base = make([]uint64, min(len(via), C.GOCCL_TRACE_PEERS))
+		l.base = make([]uint64, min(len(via), len(g.Ranks), C.GOCCL_TRACE_PEERS))
 		for peer := range l.base {
 			l.base[peer] = t.waited(peer)
 		}
+		l.told = make([]atomic.Uint64, len(l.base))
 		l.groups = append(slices.Clone(l.groups[max(0, len(l.groups)-groupsKept+1):]), g)
 		l.via = slices.Clone(via)
 		if l.broken {
@@ -98,16 +102,36 @@ func (t *Trace) waited(peer int) uint64 {
 	return atomic.LoadUint64((*uint64)(&waits[peer]))
 }
 
-// waits are all up to now.
+// waits are all up to now, with the one that is under way.
 func (l *life) waits(t *Trace) (by map[Transport]time.Duration, for_ map[int]time.Duration) {
 	by, for_ = map[Transport]time.Duration{}, map[int]time.Duration{}
 	maps.Copy(by, l.waitedBy)
 	maps.Copy(for_, l.waitedFor)
+	var waiting C.int32_t
+	now := make([]uint64, len(l.base))
 	for peer, before := range l.base {
-		if d := time.Duration(t.waited(peer) - before); d > 0 {
+		now[peer] = t.waited(peer) - before
+	}
+	// After those that have ended: it would be counted twice else.
+	since := uint64(C.goccl_trace_waiting(t.c, &waiting))
+	for peer, ns := range now {
+		if peer == int(waiting) {
+			ns += since
+		}
+		if d := time.Duration(raise(&l.told[peer], ns)); d > 0 {
 			by[l.via[peer]] += d
 			for_[l.groups[len(l.groups)-1].Ranks[peer]] += d
 		}
 	}
 	return by, for_
+}
+
+// raise makes a number at least so large, and returns it.
+func raise(n *atomic.Uint64, least uint64) uint64 {
+	for {
+		was := n.Load()
+		if was >= least || n.CompareAndSwap(was, least) {
+			return max(was, least)
+		}
+	}
 }

@@ -119,8 +119,21 @@ static uint64_t end(goccl_trace *t, goccl_record *r, const goccl_trace_ending *e
   return ended - begun;
 }
 
+/* Counts the wait that a collective is in, which ends with it. */
+static void end_wait(goccl_counters *c, goccl_record *r, uint64_t number) {
+  uint64_t since = __atomic_load_n(&r->since, __ATOMIC_RELAXED);
+  int32_t peer = __atomic_load_n(&r->peer, __ATOMIC_RELAXED);
+  uint64_t version = __atomic_load_n(&r->version, __ATOMIC_RELAXED);
+  if (version != (number << 8 | GOCCL_TRACE_BEGUN) || since == 0) return;
+  uint64_t waited = goccl_trace_clock() - since;
+  GOCCL_TRACE_STORE(&r->since, 0);
+  GOCCL_TRACE_ADD(&r->waited, waited);
+  if (peer >= 0 && peer < GOCCL_TRACE_PEERS) GOCCL_TRACE_ADD(&c->waits[peer], waited);
+}
+
 void goccl_trace_end(goccl_trace *t, const goccl_trace_ending *e) {
   goccl_counters *c = &t->counters[GOCCL_COUNTS_COLLECTIVES];
+  if (e->state != GOCCL_TRACE_ENDED) end_wait(c, goccl_record_of(t, e->number), e->number);
   uint64_t ticks = end(t, goccl_record_of(t, e->number), e);
   if (e->state == GOCCL_TRACE_ENDED)
     goccl_count(t, c, e->collective, e->algorithm, e->bytes, ticks);
@@ -171,6 +184,21 @@ int goccl_record_copy(const goccl_record *r, goccl_record *to) {
       return 1;
   }
   return -1;
+}
+
+uint64_t goccl_trace_waiting(const goccl_trace *t, int32_t *peer) {
+  uint32_t epoch = __atomic_load_n(&t->epoch, __ATOMIC_RELAXED);
+  for (unsigned i = 0; i < GOCCL_TRACE_COLLECTIVES; i++) {
+    const goccl_record *r = &t->collectives[i];
+    goccl_record copy;
+    if ((__atomic_load_n(&r->version, __ATOMIC_RELAXED) & 0xff) == GOCCL_TRACE_BEGUN &&
+        goccl_record_copy(r, &copy) > 0 && (copy.version & 0xff) == GOCCL_TRACE_BEGUN &&
+        copy.since != 0 && copy.message.epoch == epoch) {
+      *peer = copy.peer;
+      return goccl_trace_clock() - copy.since;
+    }
+  }
+  return 0;
 }
 
 unsigned goccl_records_copy(const goccl_record *ring, unsigned n, goccl_record *to,

@@ -41,6 +41,8 @@ package trace
 #cgo nocallback goccl_trace_begin_message
 #cgo noescape goccl_trace_end_message
 #cgo nocallback goccl_trace_end_message
+#cgo noescape goccl_trace_waiting
+#cgo nocallback goccl_trace_waiting
 #cgo noescape goccl_record_copy
 #cgo nocallback goccl_record_copy
 #cgo noescape goccl_records_copy
@@ -282,6 +284,18 @@ func (t *Trace) ReadCollectives() (all []Record, missed int) { return read(t.c.c
 
 // ReadMessages is ReadCollectives for sends and receives.
 func (t *Trace) ReadMessages() (all []Record, missed int) { return read(t.c.messages[:]) }
+
+// Records is how many records there are.
+func (t *Trace) Records() (n int) {
+	for _, ring := range [][]C.goccl_record{t.c.collectives[:], t.c.messages[:]} {
+		for i := range ring {
+			if load(&ring[i].version) != 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
 
 func read(ring []C.goccl_record) (all []Record, missed int) {
 	copies := make([]C.goccl_record, len(ring))

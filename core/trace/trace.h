@@ -264,6 +264,10 @@ int goccl_record_copy(const goccl_record *r, goccl_record *to);
 unsigned goccl_records_copy(const goccl_record *ring, unsigned n, goccl_record *to,
                             unsigned *missed);
 
+/* For how many ns the collective that is under way has been in a slow wait for a peer; 0: it is in
+ * none. */
+uint64_t goccl_trace_waiting(const goccl_trace *t, int32_t *peer);
+
 /* Whether the CPU's counter goes on at one rate, whatever the CPU does. */
 int goccl_trace_invariant(void);
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from pathlib import Path
 
 import goccl
 import pytest
@@ -151,8 +152,7 @@ def profiled_without_group(_rank, folder):
     with profile(activities=[ProfilerActivity.CPU]) as p:
         torch.ones(3).add(1)
     assert not slices(chrome_trace(p, folder, 0))
-    with open("/proc/self/maps") as maps:
-        assert "libgoccl" not in maps.read()
+    assert "libgoccl" not in Path("/proc/self/maps").read_text()
 
 
 def test_process_without_groups(make_world, tmp_path):

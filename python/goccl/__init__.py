@@ -100,8 +100,8 @@ __all__ = [
     "register",
     "side_step",
     "stats",
-    "stragglers",
     "status",
+    "stragglers",
     "transports",
     "use_shareable_memory",
     "wire_dtype",
@@ -138,8 +138,8 @@ _MODULE_OF = {
 
 
 def register() -> None:
-    """Makes the name "goccl" known to torch.distributed. Loads neither C++ nor Go; harmless to
-    repeat."""
+    """Makes the name "goccl" known to torch.distributed. Loads C++, if it is built
+    for this torch, and no Go; harmless to repeat."""
     from goccl._registration import register_once
 
     register_once()

@@ -380,7 +380,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         variable="GOCCL_TRACE",
         default="none: nothing is written",
-        allowed="a path, in which %h is the host, %p the process, %r its rank in the job, and %% a %",
+        allowed="a path, in which %h is the host, %p the process, %r its rank in the job, and %% a"
+        " %",
         about="A file with the parts of all calls of a process, for Perfetto. Files of ranks that"
         " are put together by cat are one trace.",
     ),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from goccl import _command, _library

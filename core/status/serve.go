@@ -247,21 +247,21 @@ func statusOf(pid int, name, question string) (p Process, err error) {
 	if err = ask(name, question, &p); err != nil {
 		return p, err
 	}
-	p.PID = pid
+	p.PID, p.socket = pid, name
 	return p, p.clean()
 }
 
-// findMore asks processes again, by their numbers, to connect to ranks that they have no link to.
+// findMore asks processes again, by their sockets, to connect to ranks that they have no link to.
 // It puts the new answers in the place of the first.
-func findMore(processes []Process, pids map[int]bool) error {
+func findMore(processes []Process, sockets map[string]bool) error {
 	more, _, err := each(func(pid int, name string) (Process, error) {
-		if !pids[pid] {
+		if !sockets[name] {
 			return Process{}, errNotMeant
 		}
 		return statusOf(pid, name, askAll)
 	})
 	for _, p := range more {
-		i := slices.IndexFunc(processes, func(o Process) bool { return o.PID == p.PID })
+		i := slices.IndexFunc(processes, func(o Process) bool { return o.socket == p.socket })
 		if i >= 0 {
 			processes[i] = p
 		}

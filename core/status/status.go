@@ -32,6 +32,8 @@ type Process struct {
 	Host    string  `json:"host"`
 	Program string  `json:"program"`
 	Groups  []Group `json:"groups"`
+
+	socket string // by which it was asked
 }
 
 // Group is one communicator of a process. Its lists have one entry a rank, but for Others.
@@ -107,20 +109,31 @@ func Judge(told []byte) (Found, error) {
 var states = map[judge.State]string{judge.Answers: "answers", judge.Stopped: "stopped",
 	judge.Silent: "silent", judge.Gone: "gone", judge.Unreachable: "unreachable"}
 
-// dialers are the processes, by number, that are to make links to ranks that none has one to: one
-// for each group.
-func dialers(processes []Process) map[int]bool {
-	pids := map[int]bool{}
-	for _, told := range together(processes) {
-		for rank, near := range told[0].Near {
-			if report, state := reportFrom(told, rank); report == nil && !near &&
-				state == judge.Unreachable {
-				pids[told[0].PIDs[told[0].Rank]] = true
-				break
+// dialers are the processes, by their sockets, that are to make links to ranks that none has one
+// to: the first of each group.
+func dialers(processes []Process) map[string]bool {
+	sockets := map[string]bool{}
+	groups := together(processes)
+	for i := range processes {
+		for k := range processes[i].Groups {
+			g := &processes[i].Groups[k]
+			if told := groups[key{g.ID, g.Epoch}]; told[0] == g && apart(told) {
+				sockets[processes[i].socket] = true
 			}
 		}
 	}
-	return pids
+	return sockets
+}
+
+// apart reports whether there are ranks that none of those who tell of a group has a link to.
+func apart(told []*Group) bool {
+	for rank, near := range told[0].Near {
+		if report, state := reportFrom(told, rank); report == nil && !near &&
+			state == judge.Unreachable {
+			return true
+		}
+	}
+	return false
 }
 
 // key is the same in all processes that tell of a group.

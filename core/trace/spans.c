@@ -16,8 +16,10 @@ enum { USED, ENDED /* its thread has */, FREE };
 
 static goccl_span_ring *rings;
 static uint32_t made;
+static uint32_t freed; /* how often a ring was */
 static uint64_t lost;
 static _Thread_local goccl_span_ring *mine __attribute__((tls_model("initial-exec")));
+static _Thread_local uint32_t without; /* 1 + `freed` when this thread has found no ring */
 static pthread_key_t key;
 static int has_key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -32,8 +34,11 @@ static void make_key(void) { has_key = pthread_key_create(&key, thread_ends) == 
 static goccl_span_ring *free_ring(void) {
   for (goccl_span_ring *r = goccl_span_rings(); r != NULL; r = r->next) {
     uint32_t state = FREE;
-    if (__atomic_compare_exchange_n(&r->state, &state, USED, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+    if (__atomic_compare_exchange_n(&r->state, &state, USED, 0, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_RELAXED)) {
+      __atomic_store_n(&r->read, 0, __ATOMIC_RELAXED);
       return r;
+    }
   }
   return NULL;
 }
@@ -48,6 +53,9 @@ static goccl_span_ring *new_ring(void) {
 }
 
 static goccl_span_ring *take_ring(void) {
+  uint32_t now = __atomic_load_n(&freed, __ATOMIC_ACQUIRE);
+  if (without == 1 + now) return NULL;
+  without = 1 + now;
   pthread_once(&once, make_key);
   if (!has_key) return NULL;
   goccl_span_ring *r = free_ring();
@@ -89,9 +97,16 @@ goccl_span_ring *goccl_span_rings(void) { return __atomic_load_n(&rings, __ATOMI
 
 uint64_t goccl_spans_lost(void) { return __atomic_load_n(&lost, __ATOMIC_RELAXED); }
 
-void goccl_span_ring_reuse(goccl_span_ring *ring) {
-  uint32_t state = ENDED;
-  __atomic_compare_exchange_n(&ring->state, &state, FREE, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+int goccl_span_ring_ended(const goccl_span_ring *ring) {
+  return __atomic_load_n(&ring->state, __ATOMIC_ACQUIRE) == ENDED;
+}
+
+void goccl_span_ring_read(goccl_span_ring *ring, uint32_t session, uint32_t sessions) {
+  uint32_t read = __atomic_or_fetch(&ring->read, session, __ATOMIC_ACQ_REL), state = ENDED;
+  if ((read & sessions) == sessions &&
+      __atomic_compare_exchange_n(&ring->state, &state, FREE, 0, __ATOMIC_ACQ_REL,
+                                  __ATOMIC_RELAXED))
+    __atomic_fetch_add(&freed, 1, __ATOMIC_RELEASE);
 }
 
 uint64_t goccl_spans_copy(const goccl_span_ring *ring, uint64_t from, goccl_trace_span *to,

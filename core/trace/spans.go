@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"errors"
+	"math/bits"
 	"slices"
 	"strconv"
 	"sync"
@@ -146,14 +147,15 @@ const sessionsMost = 16
 // ErrSessions is the error of Open where too many are open.
 var ErrSessions = errors.New("16 traces are open already")
 
-// sessions are those that are open.
+// sessions are those that are open, a bit each.
 var sessions struct {
 	sync.Mutex
-	open int
+	open atomic.Uint32 // changed with the lock held
 }
 
 // Session reads the spans that end while it is open. Sessions do not disturb each other.
 type Session struct {
+	bit    uint32
 	mu     sync.Mutex // guards what follows
 	closed bool
 	times  timeline
@@ -168,7 +170,9 @@ type Session struct {
 func Open() (*Session, error) {
 	sessions.Lock()
 	defer sessions.Unlock()
-	if sessions.open == sessionsMost {
+	open := sessions.open.Load()
+	bit := uint32(1) << bits.TrailingZeros32(^open)
+	if bit > 1<<(sessionsMost-1) {
 		return nil, ErrSessions
 	}
 	spans := C.goccl_all_spans()
@@ -176,17 +180,17 @@ func Open() (*Session, error) {
 		atomic.StoreUint32((*uint32)(&spans.counter), 1)
 	}
 	began := moment(uint32(spans.counter))
-	s := &Session{times: timeline{began}, began: began.Ticks, lost: uint64(C.goccl_spans_lost()),
+	s := &Session{bit: bit, times: timeline{began}, began: began.Ticks, lost: uint64(C.goccl_spans_lost()),
 		next: map[uintptr]uint64{}, rows: map[uintptr][]intact{},
 		copies: make([]C.goccl_trace_span, 4096)}
 	for r := C.goccl_span_rings(); r != nil; r = r.next {
-		if sessions.open == 0 {
-			C.goccl_span_ring_reuse(r)
+		if open == 0 && C.goccl_span_ring_ended(r) != 0 {
+			C.goccl_span_ring_read(r, 0, 0) // nobody reads it
 		}
 		s.next[uintptr(unsafe.Pointer(r))] = atomic.LoadUint64((*uint64)(&r.head))
 	}
-	sessions.open++
-	atomic.StoreUint32((*uint32)(&spans.on), uint32(sessions.open))
+	sessions.open.Store(open | bit)
+	atomic.StoreUint32((*uint32)(&spans.on), open|bit)
 	return s, nil
 }
 
@@ -200,8 +204,9 @@ func (s *Session) Close() {
 	s.closed = true
 	sessions.Lock()
 	defer sessions.Unlock()
-	sessions.open--
-	atomic.StoreUint32((*uint32)(&C.goccl_all_spans().on), uint32(sessions.open))
+	open := sessions.open.Load() &^ s.bit
+	sessions.open.Store(open)
+	atomic.StoreUint32((*uint32)(&C.goccl_all_spans().on), open)
 }
 
 // Read returns the next spans, at most so many, in the order of their ends on each thread; and how
@@ -217,12 +222,16 @@ func (s *Session) Read(most int) (all []Span, missed uint64) {
 	var some []copied
 	for r := C.goccl_span_rings(); r != nil; r = r.next {
 		ring := uintptr(unsafe.Pointer(r))
+		ended := C.goccl_span_ring_ended(r) != 0
 		for len(some) < most {
 			from := s.next[ring]
 			var n C.unsigned
 			next := uint64(C.goccl_spans_copy(r, C.uint64_t(from), &s.copies[0],
 				C.unsigned(min(len(s.copies), most-len(some))), &n))
 			if next == from {
+				if ended && !s.closed {
+					C.goccl_span_ring_read(r, C.uint32_t(s.bit), C.uint32_t(sessions.open.Load()))
+				}
 				break
 			}
 			s.next[ring] = next

@@ -80,6 +80,7 @@ typedef struct goccl_span_ring {
   struct goccl_span_ring *next;
   uint32_t thread; /* its number in the kernel */
   uint32_t state;
+  uint32_t read; /* by which sessions to its end, since its thread has ended: bits */
   char name[16]; /* of the thread */
   uint64_t head; /* spans written */
   goccl_trace_span spans[GOCCL_SPANS];
@@ -91,8 +92,13 @@ goccl_span_ring *goccl_span_rings(void);
 /* How many spans were lost, because there were too many threads, or no memory for a ring. */
 uint64_t goccl_spans_lost(void);
 
-/* Lets a new thread have the ring, if its thread has ended. Nobody reads it any more. */
-void goccl_span_ring_reuse(goccl_span_ring *ring);
+/* Whether the ring's thread has ended, so that nothing more comes. It is asked before the last look
+ * at what has. */
+int goccl_span_ring_ended(const goccl_span_ring *ring);
+
+/* Notes that a session, a bit, has read all of a ring whose thread has ended. A new thread gets the
+ * ring once all sessions that there are have done so. */
+void goccl_span_ring_read(goccl_span_ring *ring, uint32_t session, uint32_t sessions);
 
 /* Copies spans from number `from` on, `most` at most. Returns the number behind the last one;
  * `*n` is how many there are in `to`, the last ones of those: others were overwritten. */

@@ -214,6 +214,7 @@ func (f *File) track(s *trace.Span) uint64 {
 	return id
 }
 
+// args is what is told of a span. Parts lie within their call, which says the rest.
 func args(s *trace.Span) (all []perfetto.Arg) {
 	number := func(name string, n int) {
 		all = append(all, perfetto.Arg{Name: name, Number: int64(n)})
@@ -223,10 +224,9 @@ func args(s *trace.Span) (all []perfetto.Arg) {
 		number("bytes", int(s.Bytes))
 	}
 	if s.Sequence > 0 {
-		text("collective", s.Collective.String())
 		number("sequence", int(s.Sequence))
 	}
-	if s.Group != "" {
+	if s.Kind == trace.SpanCall {
 		text("group", s.Group)
 		number("rank", s.Rank)
 	}

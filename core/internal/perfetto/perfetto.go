@@ -30,7 +30,7 @@ type Slice struct {
 	Args       []Arg
 }
 
-// Arg is what is told of a slice: a number, or a text where Text is not "".
+// Arg is what is told of a slice: a text, or a number where that is "".
 type Arg struct {
 	Name   string
 	Number int64

@@ -39,6 +39,8 @@ func FuzzControl(f *testing.F) {
 	f.Add(p2p.FrameReject, uint8(0), uint64(1), uint64(0), uint64(0), []byte("\x1b]0;title\a\n\u202e"))
 	f.Add(frameAnnounce, uint8(0), uint64(0), uint64(0), uint64(0), order.Encode(plan.Message{Count: 5,
 		Root: -1, Sequence: 1}))
+	f.Add(frameLook, uint8(0), uint64(0), uint64(0), uint64(0), []byte{})
+	f.Add(frameReport, uint8(0), uint64(0), uint64(0), uint64(0), []byte(`{"call": {"peer": 1}}`))
 	f.Fuzz(func(t *testing.T, kind, flags uint8, seq, a, b uint64, payload []byte) {
 		if kind != transport.Data && kind < transport.ControlBase || len(payload) > transport.MaxControl {
 			t.Skip("not let through by a link")

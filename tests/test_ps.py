@@ -114,8 +114,8 @@ def test_render_dumps():
         "silent": [],
     }
     assert _ps.render_dumps(told) == "/a0, by process 5\n/a1, by process 5"
-    told = {"processes": [{"pid": 5, "files": [], "error": "disk full"}], "silent": [7]}
-    assert _ps.render_dumps(told) == "process 5: disk full\nno answer from process 7"
+    full = {"processes": [{"pid": 5, "files": [], "error": "disk full"}], "silent": [7]}
+    assert _ps.render_dumps(full) == "process 5: disk full\nno answer from process 7"
     assert "no process with a group" in _ps.render_dumps({"processes": [], "silent": []})
 
 

@@ -52,6 +52,31 @@ func ExampleAllReduce() {
 	// [3 3]
 }
 
+// Who waited for whom, while calls were made.
+func ExampleStartTrace() {
+	tracer, err := goccl.StartTrace()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer tracer.Close()
+	ranks(2, func(ctx context.Context, comm *goccl.Comm) error {
+		if comm.Rank() == 0 {
+			return goccl.Send(ctx, comm, []float32{1}, 1, 7)
+		}
+		_, err := goccl.Recv(ctx, comm, make([]float32, 1), 0, 7)
+		return err
+	})
+	spans, missed := tracer.Read(1000)
+	for _, s := range spans {
+		fmt.Printf("rank %d: %s, %d bytes\n", s.Rank, s.Title(), s.Bytes)
+	}
+	fmt.Println(missed, "missed")
+	// Unordered output:
+	// rank 0: send to rank 1, 4 bytes
+	// rank 1: recv from rank 0, 4 bytes
+	// 0 missed
+}
+
 // Each rank puts its number into the memory of the next one, which is in no call meanwhile.
 func ExamplePutSignal() {
 	ranks(2, func(ctx context.Context, comm *goccl.Comm) error {

@@ -22,7 +22,7 @@ type packageRule struct {
 // such that stand below it here. A pure one takes data and returns data: it does nothing and waits
 // for nothing, and nor does what it imports.
 var packages = []packageRule{
-	{public, "core status bootstrap program/formats program plan reduce fault logs", false},
+	{public, "core status trace bootstrap program/formats program plan reduce fault logs", false},
 	{"core", "watch status sim program channel join epoch agreement suspended checkpoint config " +
 		"endpoint work memory roster membership meeting tune call fault plan exec flight metrics trace " +
 		"address transport bootstrap bootstrap/etcd logs internal/cpus internal/interfaces " +

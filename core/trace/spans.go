@@ -180,8 +180,8 @@ func Open() (*Session, error) {
 		atomic.StoreUint32((*uint32)(&spans.counter), 1)
 	}
 	began := moment(uint32(spans.counter))
-	s := &Session{bit: bit, times: timeline{began}, began: began.Ticks, lost: uint64(C.goccl_spans_lost()),
-		next: map[uintptr]uint64{}, rows: map[uintptr][]intact{},
+	s := &Session{bit: bit, times: timeline{began}, began: began.Ticks,
+		lost: uint64(C.goccl_spans_lost()), next: map[uintptr]uint64{}, rows: map[uintptr][]intact{},
 		copies: make([]C.goccl_trace_span, 4096)}
 	for r := C.goccl_span_rings(); r != nil; r = r.next {
 		if open == 0 && C.goccl_span_ring_ended(r) != 0 {

@@ -74,3 +74,9 @@ def test_overlap_is_that_of_the_trace(outcome):
     hidden = sum(max(0, min(end, computed) - begin) for begin, end in reduces)
     assert report["all_reduce_seconds"] == pytest.approx(total / 1e6, rel=0.02)
     assert report["overlap"] == pytest.approx(hidden / total, abs=0.02)
+
+
+@pytest.mark.skipif(harness.BACKEND != "goccl", reason="others show no parts")
+def test_parts_are_in_the_trace(outcome):
+    names = {event["name"] for event in outcome[1]["traceEvents"] if event["ph"] == "X"}
+    assert {"goccl: allreduce", "goccl: combine", "goccl: wait for rank 1"} <= names

@@ -54,6 +54,30 @@ func TestFailuresAreCounted(t *testing.T) {
 	}
 }
 
+// The flight recorder writes at a failure, and not where an epoch ends in good order.
+func TestDumpIsOfFailures(t *testing.T) {
+	prefix := filepath.Join(t.TempDir(), "rank_")
+	r := NewRuntime(RuntimeConfig{Getenv: func(name string) string {
+		return map[string]string{config.EnvDump: prefix}[name]
+	}})
+	defer r.Close()
+	for _, fails := range []bool{false, true} {
+		c, err := r.Init(t.Context(), Config{Size: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fails {
+			c.Abort("to be recorded")
+		} else if err := c.Renew(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+		c.Destroy() // it waits for the file
+		if _, err := os.Stat(prefix + "0"); (err == nil) != fails {
+			t.Errorf("fails: %v, and the file: %v", fails, err)
+		}
+	}
+}
+
 // The metrics of a process are told from its first communicator to its last, and count on after it.
 func TestMetricsAreTold(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "goccl.prom")

@@ -55,7 +55,7 @@ func (e *Epoch) act(actions []membership.Action) {
 			notify(e.monitored.changed)
 			e.kick()
 		case membership.Stop:
-			if e.config.Life.Err() == nil {
+			if e.config.Life.Err() == nil && !e.ending.Load() {
 				e.Log(logs.Init).Info("the group has failed", "cause", a.Cause.Text)
 				e.config.Owner.Failed()
 			}

@@ -708,7 +708,6 @@ def test_timeouts_can_be_set(make_world):
 
 SCRIPT = """
 import os, sys, torch, torch.distributed as dist
-assert not any(m.startswith("goccl") and m != "goccl" and "native" in m for m in sys.modules)
 dist.init_process_group(sys.argv[1], init_method="env://")
 t = torch.ones(4) * (dist.get_rank() + 1)
 dist.all_reduce(t)

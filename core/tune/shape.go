@@ -156,9 +156,12 @@ func New(t Topology, rank int, o Options) (Shape, error) {
 }
 
 // Agree settles, before the first operation, whether all ranks can read each other's memory, and
-// how fast, which a shape may have been made to assume.
+// how fast, which a shape may have been made to assume. What it has assumed rightly it leaves
+// alone: a call beside a recovery, which is against the rules, may be reading it.
 func (s *Shape) Agree(singleCopy bool, reads Reads) {
-	s.SingleCopy, s.Thresholds = singleCopy, s.byReads[reads]
+	if at := s.byReads[reads]; s.SingleCopy != singleCopy || s.Thresholds != at {
+		s.SingleCopy, s.Thresholds = singleCopy, at
+	}
 }
 
 // Pipes are the least and the most bytes of a send that goes through a pipe where both ranks are in

@@ -49,8 +49,8 @@
  *   another type is answered with GOCCL_INVALID_HANDLE. After fork() the child is answered
  *   GOCCL_FORKED by every function, but goccl_comm_destroy(), goccl_comm_abort(),
  *   goccl_group_drop(), goccl_work_free(), goccl_memory_deregister(), goccl_channel_close(),
- *   goccl_proxy_destroy() and goccl_shutdown() do nothing there and return GOCCL_OK. A child that
- *   calls exec loads the library anew and may use it.
+ *   goccl_proxy_destroy(), goccl_trace_stop() and goccl_shutdown() do nothing there and return
+ *   GOCCL_OK. A child that calls exec loads the library anew and may use it.
  *
  * Limits
  *   The library ends a process that has no 1.7 GiB of address space or no 12 threads left for it at

@@ -141,6 +141,7 @@ class Session;
 
 // The sessions that record.
 struct Recording {
+  const pid_t process = getpid();
   std::mutex mutex;
   std::set<Session*> sessions;  // guarded by mutex
 };
@@ -152,23 +153,35 @@ Recording& recording() {
 
 class Session final : public libkineto::IActivityProfilerSession {
  public:
-  ~Session() override { leave(); }
+  ~Session() override {
+    if (forked()) {
+      static_cast<void>(tracer_.release());  // its thread is the parent's
+    } else {
+      leave();
+    }
+  }
 
   void start() override {
+    status_ = libkineto::TraceStatus::RECORDING;
+    if (forked()) {
+      return;
+    }
     const std::lock_guard<std::mutex> lock(recording().mutex);
     recording().sessions.insert(this);
-    status_ = libkineto::TraceStatus::RECORDING;
     if (const Library* library = loadedLibrary()) {
       trace(*library);
     }
   }
 
   void stop() override {
+    status_ = libkineto::TraceStatus::PROCESSING;
+    if (forked()) {
+      return;
+    }
     leave();
     if (tracer_) {
       tracer_->end();
     }
-    status_ = libkineto::TraceStatus::PROCESSING;
   }
 
   // Begins to trace, once. With recording().mutex held.
@@ -185,7 +198,7 @@ class Session final : public libkineto::IActivityProfilerSession {
   std::vector<std::string> errors() override { return errors_; }
 
   void processTrace(libkineto::ActivityLogger& logger) override {
-    if (!tracer_) {
+    if (!tracer_ || forked()) {
       return;
     }
     if (tracer_->missed() > 0) {
@@ -215,6 +228,10 @@ class Session final : public libkineto::IActivityProfilerSession {
   }
 
  private:
+  // Whether this is a child of the process that has loaded the module: locks may be held there by
+  // threads that it does not have.
+  static bool forked() { return recording().process != getpid(); }
+
   void leave() {
     const std::lock_guard<std::mutex> lock(recording().mutex);
     recording().sessions.erase(this);
@@ -287,6 +304,7 @@ class Profiler final : public libkineto::IActivityProfiler {
 }  // namespace
 
 void showInProfiles() {
+  recording();  // in this process
   libkineto::api().registerProfilerFactory([] { return std::make_unique<Profiler>(); });
 }
 

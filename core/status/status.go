@@ -117,7 +117,8 @@ func dialers(processes []Process) map[string]bool {
 	for i := range processes {
 		for k := range processes[i].Groups {
 			g := &processes[i].Groups[k]
-			if told := groups[key{g.ID, g.Epoch}]; told[0] == g && apart(told) {
+			told := groups[key{id: g.ID, epoch: g.Epoch}]
+			if len(told) > 0 && told[0] == g && apart(told) {
 				sockets[processes[i].socket] = true
 			}
 		}
@@ -140,6 +141,7 @@ func apart(told []*Group) bool {
 type key struct {
 	id    uint64
 	epoch uint32
+	alone int // numbers groups of one rank, which all have one ID; 0: it has more
 }
 
 // together is what processes tell, group by group.
@@ -148,7 +150,11 @@ func together(processes []Process) map[key][]*Group {
 	for i := range processes {
 		for k := range processes[i].Groups {
 			g := &processes[i].Groups[k]
-			byKey[key{g.ID, g.Epoch}] = append(byKey[key{g.ID, g.Epoch}], g)
+			of := key{id: g.ID, epoch: g.Epoch}
+			if len(g.PIDs) == 1 {
+				of.alone = len(byKey) + 1
+			}
+			byKey[of] = append(byKey[of], g)
 		}
 	}
 	return byKey

@@ -265,3 +265,22 @@ func TestNames(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// Groups of one rank, all of which have one ID, are each a group.
+func TestGroupsOfOneRank(t *testing.T) {
+	alone := func(pid int, name string) Group {
+		return Group{Name: name, Hosts: []string{"here"}, PIDs: []int{pid}, Near: []bool{true}}
+	}
+	processes := []Process{{PID: 1, Groups: []Group{alone(1, "a"), alone(1, "b")}},
+		{PID: 2, Groups: []Group{alone(2, "a")}}}
+	var got []string
+	for _, j := range Groups(processes, func(int) string { return "" }) {
+		got = append(got, j.Name+" "+strconv.Itoa(j.Members[0].PID))
+	}
+	if want := []string{"a 1", "a 2", "b 1"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if sockets := dialers(processes); len(sockets) > 0 {
+		t.Errorf("%v are to make links", sockets)
+	}
+}

@@ -94,16 +94,23 @@ func (c Clock) before(tick uint64, at time.Duration) time.Duration {
 	return at - c.Duration(c.upto.Ticks-tick)
 }
 
-// timeline makes times of ticks, each always the same one: it goes by moments that are in order.
+// timeline makes times of ticks, each always the same one: it goes by moments that are in order. A
+// step of CLOCK_REALTIME after the first moment is left out.
 type timeline []Moment
 
 // timelineMost is of how many moments a timeline knows.
 const timelineMost = 1 << 12
 
-// pass adds the present moment.
+// pass adds the present moment. Of the older ones it keeps fewer.
 func (l *timeline) pass(m Moment) {
 	if len(*l) == timelineMost {
-		*l = slices.Delete(*l, 0, timelineMost/2)
+		kept := (*l)[:0]
+		for i, old := range *l {
+			if i%2 == 0 || i > timelineMost/2 {
+				kept = append(kept, old)
+			}
+		}
+		*l = kept
 	}
 	*l = append(*l, m)
 }
@@ -115,9 +122,10 @@ func (l timeline) realtime(tick uint64) time.Duration {
 	})
 	i = min(max(i, 1), len(l)-1)
 	from, upto := l[i-1], l[i]
+	offset := l[0].Realtime - l[0].Monotonic
 	if upto.Ticks == from.Ticks {
-		return upto.Realtime
+		return upto.Monotonic + offset
 	}
 	share := (float64(tick) - float64(from.Ticks)) / float64(upto.Ticks-from.Ticks)
-	return from.Realtime + time.Duration(share*float64(upto.Realtime-from.Realtime))
+	return from.Monotonic + offset + time.Duration(share*float64(upto.Monotonic-from.Monotonic))
 }

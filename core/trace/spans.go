@@ -215,14 +215,11 @@ func (s *Session) Close() {
 func (s *Session) Read(most int) (all []Span, missed uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	type copied struct {
-		ring *C.goccl_span_ring
-		span C.goccl_trace_span
-	}
 	var some []copied
 	for r := C.goccl_span_rings(); r != nil; r = r.next {
 		ring := uintptr(unsafe.Pointer(r))
 		ended := C.goccl_span_ring_ended(r) != 0
+		thread, name := int(r.thread), C.GoString(&r.name[0]) // another has the ring after this
 		for len(some) < most {
 			from := s.next[ring]
 			var n C.unsigned
@@ -237,13 +234,13 @@ func (s *Session) Read(most int) (all []Span, missed uint64) {
 			s.next[ring] = next
 			missed += next - from - uint64(n)
 			for i := range s.copies[:n] {
-				some = append(some, copied{r, s.copies[i]})
+				some = append(some, copied{ring, thread, name, s.copies[i]})
 			}
 		}
 	}
 	s.times.pass(moment(uint32(C.goccl_all_spans().counter)))
 	for i := range some {
-		if span, ok := s.span(some[i].ring, &some[i].span); ok {
+		if span, ok := s.span(&some[i]); ok {
 			all = append(all, span)
 		}
 	}
@@ -253,23 +250,31 @@ func (s *Session) Read(most int) (all []Span, missed uint64) {
 	return all, missed
 }
 
+// copied is a span of C's, and who has written it.
+type copied struct {
+	ring   uintptr
+	thread int
+	name   string
+	span   C.goccl_trace_span
+}
+
 // span makes one of C's. Those that ended before the session began are not its own.
-func (s *Session) span(r *C.goccl_span_ring, c *C.goccl_trace_span) (Span, bool) {
+func (s *Session) span(of *copied) (Span, bool) {
+	c := &of.span
 	begin, end := uint64(c.begin), uint64(c.end)
 	if end < s.began {
 		return Span{}, false
 	}
 	begin = max(begin, s.began)
 	end = max(begin, end)
-	ring := uintptr(unsafe.Pointer(r))
-	rows := s.rows[ring]
+	rows := s.rows[of.ring]
 	row := place(&rows, begin, end)
-	s.rows[ring] = rows
+	s.rows[of.ring] = rows
 	l := labels.get(uint16(c.communicator))
 	span := Span{Begin: s.times.realtime(begin), End: s.times.realtime(end), Kind: Kind(c.kind),
 		Collective: plan.Collective(c.collective), Sequence: uint32(c.sequence),
 		Bytes: uint32(c.bytes), Peer: int(c.peer), Group: l.group, Rank: l.rank,
-		Thread: int(r.thread), ThreadName: C.GoString(&r.name[0]), Row: row}
+		Thread: of.thread, ThreadName: of.name, Row: row}
 	if l.rank < len(l.ranks) {
 		span.Job = l.ranks[l.rank]
 	}

@@ -226,10 +226,10 @@ func TestPlace(t *testing.T) {
 
 // A tick has the same time however often, and whenever, it is asked for.
 func TestTimeline(t *testing.T) {
-	l := timeline{{Ticks: 100, Realtime: 1000}}
-	l.pass(Moment{Ticks: 200, Realtime: 1100})
+	l := timeline{{Ticks: 100, Monotonic: 10, Realtime: 1000}}
+	l.pass(Moment{Ticks: 200, Monotonic: 110, Realtime: 1100})
 	at := l.realtime(150)
-	l.pass(Moment{Ticks: 300, Realtime: 1300})
+	l.pass(Moment{Ticks: 300, Monotonic: 310, Realtime: 5}) // the clock was stepped
 	for _, c := range []struct {
 		tick uint64
 		want time.Duration
@@ -239,7 +239,10 @@ func TestTimeline(t *testing.T) {
 		}
 	}
 	for i := range uint64(3 * timelineMost) {
-		l.pass(Moment{Ticks: 400 + i, Realtime: 1400})
+		l.pass(Moment{Ticks: 400 + i, Monotonic: time.Duration(410 + i)})
+	}
+	if got := l.realtime(102); got != 1002 {
+		t.Errorf("an old tick is at %v", got)
 	}
 	if len(l) > timelineMost {
 		t.Errorf("%d moments are kept", len(l))

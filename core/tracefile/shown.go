@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 
 	"github.com/goccl/goccl/core/logs"
@@ -14,7 +15,7 @@ import (
 type Shown struct {
 	mu   sync.Mutex // guards what follows
 	file *File      // nil while it is off
-	made bool       // this process has begun the file
+	last *File      // the one before
 }
 
 // Set turns it on, with communicators to tell of, or off. The pattern of the path is as of
@@ -25,20 +26,24 @@ func (s *Shown) Set(on bool, pattern string, traces *trace.Registry, log *slog.L
 	switch {
 	case on && s.file == nil && pattern != "":
 		var err error
-		first := traces.All() // which is gone when the last part of a short life is written
-		s.file, err = Start(Config{Append: s.made, Logger: log,
-			Where: func() (path, process string, ok bool) { return where(pattern, first) }})
+		first := traces.All()   // which is gone when the last part of a short life is written
+		folder, _ := os.Getwd() // the program may go to another one
+		s.file, err = Start(Config{After: s.last, Logger: log,
+			Where: func() (path, process string, ok bool) { return where(folder, pattern, first) }})
 		if err != nil {
 			log.Warn("no trace is written", "cause", err.Error())
 		}
 	case !on && s.file != nil:
 		s.file.Close()
-		s.file, s.made = nil, s.made || s.file.Made()
+		if s.file.ended() && s.file.out != nil {
+			s.last = s.file
+		}
+		s.file = nil
 	}
 }
 
 // where returns the path of a process's file, and its name, once it knows its rank.
-func where(pattern string, traces []*trace.Trace) (path, process string, ok bool) {
+func where(folder, pattern string, traces []*trace.Trace) (path, process string, ok bool) {
 	for _, t := range traces {
 		groups := t.Groups()
 		if len(groups) == 0 {
@@ -47,6 +52,9 @@ func where(pattern string, traces []*trace.Trace) (path, process string, ok bool
 		g := &groups[len(groups)-1]
 		rank := g.Ranks[g.Rank]
 		path, err := logs.Expand(pattern, rank)
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(folder, path)
+		}
 		host, _ := os.Hostname()
 		return path, fmt.Sprintf("rank %d (%s, process %d)", rank, host, os.Getpid()), err == nil
 	}

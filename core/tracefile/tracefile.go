@@ -30,7 +30,7 @@ const (
 type Config struct {
 	// Where returns the path of the file and a name for the process, once they are known.
 	Where  func() (path, process string, ok bool)
-	Append bool // the file is this process's own, of before
+	After  *File // of this process, which has ended and is gone on with; nil: there is none
 	Logger *slog.Logger
 }
 
@@ -41,8 +41,10 @@ type File struct {
 	stop    chan struct{}
 	done    chan struct{}
 
-	// Of the goroutine that writes:
-	out     *os.File // nil: it has not been opened, or nothing more is written
+	// Of the goroutine that writes, and after it of who goes on with the file:
+	out     *os.File // nil: it has not been opened
+	info    os.FileInfo
+	size    int64 // of the packets in it
 	began   uint64
 	writer  *perfetto.Writer
 	process uint64 // its track
@@ -70,6 +72,7 @@ const closeTime = 2 * time.Second
 
 // Close writes the rest.
 func (f *File) Close() {
+	f.session.Close() // a busy process would have more for ever
 	close(f.stop)
 	select {
 	case <-f.done:
@@ -77,13 +80,13 @@ func (f *File) Close() {
 	}
 }
 
-// Made reports, after Close, whether the file has been begun.
-func (f *File) Made() bool {
+// ended reports whether nothing more is written.
+func (f *File) ended() bool {
 	select {
 	case <-f.done:
-		return f.writer != nil
-	default:
 		return true
+	default:
+		return false
 	}
 }
 
@@ -97,7 +100,6 @@ func (f *File) run() {
 		case <-tick.C:
 		case <-f.stop:
 			going = false
-			f.session.Close() // a busy process would have more for ever
 		}
 		if f.drain() != nil {
 			return
@@ -107,7 +109,13 @@ func (f *File) run() {
 		f.config.Logger.Warn("spans are missing in the trace, because they came faster than they were "+
 			"written", "spans", f.missed)
 	}
+	f.leave()
+}
+
+// leave closes the file. A forked child may have it still, and is not to keep others from it.
+func (f *File) leave() {
 	if f.out != nil {
+		_ = unix.Flock(int(f.out.Fd()), unix.LOCK_UN)
 		f.out.Close()
 	}
 }
@@ -131,9 +139,12 @@ func (f *File) drain() error {
 		if b := f.writer.Take(); len(b) > 0 {
 			if _, err := f.out.Write(b); err != nil {
 				f.config.Logger.Warn("no more of the trace is written", "cause", err.Error())
-				f.out.Close()
+				_ = f.out.Truncate(f.size) // a part of a packet makes no trace
+				f.writer = nil             // which has told names there
+				f.leave()
 				return err
 			}
+			f.size += int64(len(b))
 		}
 		if len(spans) == 0 {
 			return nil
@@ -153,6 +164,12 @@ func (f *File) open(path, process string) error {
 		return err
 	}
 	f.out = out
+	last := f.config.After
+	f.config = Config{Logger: f.config.Logger} // the rest is not needed any more
+	if f.size > 0 && last.writer != nil {
+		f.writer, f.process, f.tracks = last.writer, last.process, last.tracks
+		return nil
+	}
 	id := fnv.New64a()
 	fmt.Fprint(id, process, os.Getpid(), f.began)
 	f.writer = perfetto.NewWriter(uint32(id.Sum64()))
@@ -166,20 +183,20 @@ func (f *File) open(path, process string) error {
 var errTaken = errors.New("another process writes it: the path needs %r, the rank in the job, or " +
 	"%h and %p, the host and the process")
 
-// claim makes sure that nobody else writes the file, and drops what an earlier process has left.
+// claim makes sure that nobody else writes the file, and drops what is not this process's own.
 func (f *File) claim(out *os.File) error {
 	err := unix.Flock(int(out.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	switch {
-	case errors.Is(err, unix.EWOULDBLOCK):
+	if errors.Is(err, unix.EWOULDBLOCK) { // else the file system has no locks
 		return errTaken
-	case err != nil || f.config.Append: // the file system has no locks
-		return nil
 	}
-	info, err := out.Stat()
-	if err != nil || !info.Mode().IsRegular() { // a pipe
+	if f.info, err = out.Stat(); err != nil || !f.info.Mode().IsRegular() { // a pipe
 		return err
 	}
-	return out.Truncate(0)
+	if last := f.config.After; last != nil && last.ended() && last.info != nil &&
+		os.SameFile(last.info, f.info) && f.info.Size() == last.size { // a new file may look like it
+		f.size = last.size
+	}
+	return out.Truncate(f.size)
 }
 
 // add makes packets of spans.

@@ -15,12 +15,13 @@ import (
 	"github.com/goccl/goccl/core/trace"
 )
 
-// write makes a trace of one allreduce at a path, and returns what is logged.
-func write(t *testing.T, path string, again bool) (log string) {
+// write makes a trace of one allreduce at a path, after another one or not, and returns it and what
+// is logged.
+func write(t *testing.T, path string, after *File) (f *File, log string) {
 	t.Helper()
 	var logged bytes.Buffer
 	known := false // only after the calls
-	f, err := Start(Config{Append: again, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
+	f, err := Start(Config{After: after, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
 		Where: func() (string, string, bool) { return path, "rank 3 (here, process 7)", known }})
 	if err != nil {
 		t.Fatal(err)
@@ -28,7 +29,10 @@ func write(t *testing.T, path string, again bool) (log string) {
 	call(t, plan.AllReduce)
 	known = true
 	f.Close()
-	return logged.String()
+	if !f.ended() {
+		t.Fatal("it goes on after its end")
+	}
+	return f, logged.String()
 }
 
 func call(t *testing.T, c plan.Collective) {
@@ -51,7 +55,8 @@ func TestFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("of an earlier process"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if log := write(t, path, false); log != "" {
+	f, log := write(t, path, nil)
+	if log != "" {
 		t.Error(log)
 	}
 	first, err := os.ReadFile(path)
@@ -68,10 +73,47 @@ func TestFile(t *testing.T) {
 	if strings.Contains(text, "earlier") {
 		t.Error("what was there is there still")
 	}
-	write(t, path, true)
-	if both, err := os.ReadFile(path); err != nil || !bytes.HasPrefix(both, first) ||
-		len(both) < 2*len(first)-len("allreduce") {
+	f, _ = write(t, path, f)
+	both, err := os.ReadFile(path)
+	if err != nil || !bytes.HasPrefix(both, first) || len(both) == len(first) ||
+		bytes.Contains(both[len(first):], []byte("rank 3")) {
 		t.Errorf("%d bytes after %d, %v", len(both), len(first), err)
+	}
+	// Another file has taken the place.
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("of somebody"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	write(t, path, f)
+	anew, err := os.ReadFile(path)
+	if err != nil || bytes.Contains(anew, []byte("somebody")) ||
+		!bytes.Contains(anew, []byte("rank 3")) || !bytes.Contains(anew, []byte("allreduce")) {
+		t.Errorf("%q, %v", anew, err)
+	}
+}
+
+// A child made by fork has the descriptor, too, for which a second one stands here.
+func TestFileOfAParent(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trace")
+	f, err := Start(Config{Logger: slog.New(slog.DiscardHandler),
+		Where: func() (string, string, bool) { return path, "p", true }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	call(t, plan.AllReduce)
+	for b := []byte(nil); len(b) == 0; b, _ = os.ReadFile(path) {
+		time.Sleep(time.Millisecond)
+	}
+	childs, err := unix.Dup(int(f.out.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(childs)
+	f.Close()
+	if _, log := write(t, path, f); log != "" {
+		t.Error(log)
 	}
 }
 
@@ -97,7 +139,7 @@ func TestFileThatCannotBeWritten(t *testing.T) {
 		filepath.Join(folder, "no", "no"): "no such file or directory",
 		"/dev/full":                       "no space left on device",
 	} {
-		if log := write(t, path, false); strings.Count(log, "level=WARN") != 1 ||
+		if _, log := write(t, path, nil); strings.Count(log, "level=WARN") != 1 ||
 			!strings.Contains(log, want) {
 			t.Errorf("%s: %s, want %s", path, log, want)
 		}

@@ -80,6 +80,9 @@ def _prefix(text: str) -> str:
 
 def main(args: argparse.Namespace) -> int:
     """Prints what is found, and returns the exit status."""
+    if args.dump is not None and args.watch:
+        print("goccl ps: --dump and --watch do not go together", file=sys.stderr)
+        return _NOBODY
     if args.dump is not None:
         return _dump(args)
     status = _show(args)
@@ -101,9 +104,9 @@ def _show(args: argparse.Namespace) -> int:
             g for g in found["groups"] if any(m["pid"] == args.pid for m in g["members"])
         ]
     print(json.dumps(found, indent=2) if args.json else render(found), flush=True)
-    if not found["groups"]:
+    if not found["groups"] and not found["silent"]:
         return _NOBODY
-    return int(any(g["verdict"]["kind"] != "well" for g in found["groups"]))
+    return int(bool(found["silent"]) or any(g["verdict"]["kind"] != "well" for g in found["groups"]))
 
 
 def ask(connect: bool = False) -> dict[str, Any]:
@@ -133,7 +136,7 @@ def _dump(args: argparse.Namespace) -> int:
         print(f"goccl ps: {error}", file=sys.stderr)
         return _NOBODY
     print(json.dumps(told, indent=2) if args.json else render_dumps(told), flush=True)
-    if not told["processes"]:
+    if not told["processes"] and not told["silent"]:
         return _NOBODY
     return int(bool(told["silent"]) or any(p["error"] for p in told["processes"]))
 

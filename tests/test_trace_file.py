@@ -160,7 +160,7 @@ def test_groups_one_after_the_other_are_in_one_file(tmp_path):
     assert run(tmp_path / "t") == (0, "done\n", "")
     slices, tracks = decoded((tmp_path / "t").read_bytes())
     assert {"allreduce", "barrier"} <= set(titles(slices))
-    assert sum(not parent for _, parent in tracks.values()) == 2
+    assert sum(not parent for _, parent in tracks.values()) == 1
 
 
 @pytest.mark.parametrize(
@@ -209,11 +209,44 @@ def test_path_of_another_process_is_left_alone(tmp_path):
     assert "barrier" in titles(slices)
 
 
-def test_forked_child_writes_nothing(tmp_path):
-    child = "import os\nif os.fork() == 0: os._exit(0)\nos.wait()\ndist.all_reduce(torch.ones(4))"
-    assert run(tmp_path / "t", child)[0] == 0
+def test_forked_child_keeps_nothing(tmp_path):
+    """It writes nothing, and its copy of the descriptor keeps its parent's next group from
+    nothing."""
+    child = """
+import os, time
+r, w = os.pipe()
+if os.fork() == 0:
+    os.close(w)
+    os.read(r, 1)  # until its parent has ended
+    os._exit(0)
+dist.destroy_process_group()
+dist.init_process_group("goccl", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+dist.all_reduce(torch.ones(4))
+"""
+    assert run(tmp_path / "t", child) == (0, "done\n", "")
     slices, _ = decoded((tmp_path / "t").read_bytes())
     assert titles(slices).count("allreduce") == 2
+
+
+def test_full_disk_leaves_a_trace(tmp_path):
+    """And what follows, once there is room, is in it, too."""
+    full = """
+import resource, signal, time
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+path = os.environ["GOCCL_TRACE"]
+size = os.path.getsize(path) if os.path.exists(path) else 0
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 1000, resource.RLIM_INFINITY))
+for _ in range(1000): dist.all_reduce(torch.ones(4))
+dist.destroy_process_group()
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+dist.init_process_group("goccl", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+dist.broadcast(torch.ones(4), 0)
+"""
+    status, out, err = run(tmp_path / "t", "import os" + full)
+    assert (status, out) == (0, "done\n")
+    assert "file too large" in err
+    slices, _ = decoded((tmp_path / "t").read_bytes())
+    assert "broadcast" in titles(slices)
 
 
 def test_end_by_a_signal_of_the_user_leaves_a_trace(tmp_path):

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -139,7 +140,7 @@ class Tracer {
 
 class Session;
 
-// The sessions that record.
+// The sessions of a process that record.
 struct Recording {
   const pid_t process = getpid();
   std::mutex mutex;
@@ -147,8 +148,18 @@ struct Recording {
 };
 
 Recording& recording() {
-  static auto* const all = new Recording;  // threads may be here until the process is gone
-  return *all;
+  // Threads may be here until the process is gone. A forked child has its own, for its parent's may
+  // be locked by a thread that the child does not have.
+  static std::atomic<Recording*> all{new Recording};
+  Recording* here = all.load();
+  if (here->process != getpid()) {
+    auto* mine = new Recording;
+    if (all.compare_exchange_strong(here, mine)) {
+      return *mine;
+    }
+    delete mine;
+  }
+  return *here;
 }
 
 class Session final : public libkineto::IActivityProfilerSession {
@@ -163,9 +174,6 @@ class Session final : public libkineto::IActivityProfilerSession {
 
   void start() override {
     status_ = libkineto::TraceStatus::RECORDING;
-    if (forked()) {
-      return;
-    }
     const std::lock_guard<std::mutex> lock(recording().mutex);
     recording().sessions.insert(this);
     if (const Library* library = loadedLibrary()) {
@@ -228,9 +236,8 @@ class Session final : public libkineto::IActivityProfilerSession {
   }
 
  private:
-  // Whether this is a child of the process that has loaded the module: locks may be held there by
-  // threads that it does not have.
-  static bool forked() { return recording().process != getpid(); }
+  // Whether this is a child of the session's process: it has none of its threads.
+  bool forked() const { return process_ != getpid(); }
 
   void leave() {
     const std::lock_guard<std::mutex> lock(recording().mutex);
@@ -270,6 +277,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     return made;
   }
 
+  const pid_t process_ = getpid();
   std::unique_ptr<Tracer> tracer_;  // written with recording().mutex held
   std::vector<std::string> errors_;
   std::map<int64_t, std::string> rows_;
@@ -304,7 +312,6 @@ class Profiler final : public libkineto::IActivityProfiler {
 }  // namespace
 
 void showInProfiles() {
-  recording();  // in this process
   libkineto::api().registerProfilerFactory([] { return std::make_unique<Profiler>(); });
 }
 

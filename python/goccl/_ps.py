@@ -106,7 +106,9 @@ def _show(args: argparse.Namespace) -> int:
     print(json.dumps(found, indent=2) if args.json else render(found), flush=True)
     if not found["groups"] and not found["silent"]:
         return _NOBODY
-    return int(bool(found["silent"]) or any(g["verdict"]["kind"] != "well" for g in found["groups"]))
+    return int(
+        bool(found["silent"]) or any(g["verdict"]["kind"] != "well" for g in found["groups"])
+    )
 
 
 def ask(connect: bool = False) -> dict[str, Any]:

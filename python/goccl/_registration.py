@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from goccl import _log
+from goccl import _log, _side_step
 from goccl._stay_out import stay_out
 
 if TYPE_CHECKING:
@@ -121,7 +121,6 @@ def _ready(group: Any, options: Any) -> tuple[ModuleType, Any]:
     Returns:
         goccl._C, with the library loaded, and the group's own options.
     """
-    from goccl import _side_step
     from goccl._native import load
     from goccl._options import check
 

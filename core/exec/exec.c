@@ -864,9 +864,8 @@ static void add_span(goccl_run_state *run, const goccl_step *step, uint8_t kind)
   run->stepped = span.end;
 }
 
-void goccl_step_done(goccl_run_state *run) {
-  if (run->stepped != 0) add_span(run, &run->plan->steps[run->step], GOCCL_SPAN_PUT_BY_LINK);
-  run->step++;
+void goccl_span_put(goccl_run_state *run) {
+  add_span(run, &run->plan->steps[run->step], GOCCL_SPAN_PUT_BY_LINK);
 }
 
 /* The loop of goccl_run, which is compiled twice: `traced` writes spans. */

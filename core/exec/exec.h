@@ -375,8 +375,8 @@ enum { GOCCL_SPIN = 1, GOCCL_YIELD };
  * for a little while, and neither yields nor sleeps; GOCCL_YIELD: it may also yield. */
 int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until);
 
-/* Ends the present step of a run, which the caller has done: a put by a link. */
-void goccl_step_done(goccl_run_state *run);
+/* Adds the span of the present step, which has begun: a put by a link, which the caller has done. */
+void goccl_span_put(goccl_run_state *run);
 
 /* Takes back what was posted for a run that will not go on: then no reader writes to its buffers
  * any more. Readers in the middle of a payload are waited for; they must have been told to stop. */

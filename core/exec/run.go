@@ -418,7 +418,12 @@ func (r *Run) Reading(yes bool) { r.c.reading = flag(yes) }
 func (r *Run) Step() int { return int(r.c.step) }
 
 // Advance ends the present step, whose message was carried.
-func (r *Run) Advance() { C.goccl_step_done(r.c) }
+func (r *Run) Advance() {
+	if r.c.stepped != 0 {
+		C.goccl_span_put(r.c)
+	}
+	r.c.step++
+}
 
 // YieldCPU lets other threads run: those in C, too, of which runtime.Gosched knows nothing.
 func YieldCPU() {

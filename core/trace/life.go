@@ -48,7 +48,7 @@ func (t *Trace) Enter(g Group, via []Transport) {
 		t.c.transports[peer] = C.uint8_t(via[peer])
 	}
 	t.SetUnfed(0)
-	labels.set(uint16(t.c.id), label{g.Name, g.Rank, g.Ranks})
+	labels.set(uint16(t.c.id), label{g.Name, g.Rank})
 	t.change(func(l *life) {
 		l.waitedBy, l.waitedFor = l.waits(t)
 		l.base = make([]uint64, min(len(via), len(g.Ranks), C.GOCCL_TRACE_PEERS))

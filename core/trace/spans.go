@@ -21,14 +21,13 @@ type Kind uint8
 
 // The kinds. GOCCL_SPAN_... in spans.h says what they are.
 const (
-	SpanCall      Kind = C.GOCCL_SPAN_CALL
-	SpanRead      Kind = C.GOCCL_SPAN_READ
-	SpanConnect   Kind = C.GOCCL_SPAN_CONNECT
-	SpanRecover   Kind = C.GOCCL_SPAN_RECOVER
-	SpanPutByLink Kind = C.GOCCL_SPAN_PUT_BY_LINK
-	SpanCopyIn    Kind = C.GOCCL_SPAN_COPY_IN
-	SpanCopyOut   Kind = C.GOCCL_SPAN_COPY_OUT
-	spanKinds          = C.GOCCL_SPAN_KINDS
+	SpanCall    Kind = C.GOCCL_SPAN_CALL
+	SpanRead    Kind = C.GOCCL_SPAN_READ
+	SpanConnect Kind = C.GOCCL_SPAN_CONNECT
+	SpanRecover Kind = C.GOCCL_SPAN_RECOVER
+	SpanCopyIn  Kind = C.GOCCL_SPAN_COPY_IN
+	SpanCopyOut Kind = C.GOCCL_SPAN_COPY_OUT
+	spanKinds        = C.GOCCL_SPAN_KINDS
 )
 
 var kindNames = [spanKinds]string{
@@ -70,7 +69,6 @@ type Span struct {
 	Peer       int             // -1: none
 	Group      string
 	Rank       int // this process's in the group
-	Job        int // that rank's number in the job
 	Thread     int // that did it, as the kernel numbers it
 	ThreadName string
 	Row        int // spans of a thread and row lie within or beside each other
@@ -106,7 +104,6 @@ func (s *Span) Title() string {
 type label struct {
 	group string
 	rank  int
-	ranks []int
 }
 
 // labels are those of all communicators: spans may be read when they are no more. A number is used
@@ -140,6 +137,9 @@ func (t *labelTable) get(id uint16) label {
 	defer t.mu.Unlock()
 	return t.by[id]
 }
+
+// spans is C's only one, so that a look whether someone traces calls nothing in C.
+var spans = C.goccl_all_spans()
 
 // sessionsMost is how many sessions may be open at once.
 const sessionsMost = 16
@@ -175,7 +175,6 @@ func Open() (*Session, error) {
 	if bit > 1<<(sessionsMost-1) {
 		return nil, ErrSessions
 	}
-	spans := C.goccl_all_spans()
 	if countsTicks() {
 		atomic.StoreUint32((*uint32)(&spans.counter), 1)
 	}
@@ -206,7 +205,7 @@ func (s *Session) Close() {
 	defer sessions.Unlock()
 	open := sessions.open.Load() &^ s.bit
 	sessions.open.Store(open)
-	atomic.StoreUint32((*uint32)(&C.goccl_all_spans().on), open)
+	atomic.StoreUint32((*uint32)(&spans.on), open)
 }
 
 // Read returns the next spans, at most so many, in the order of their ends on each thread; and how
@@ -238,7 +237,7 @@ func (s *Session) Read(most int) (all []Span, missed uint64) {
 			}
 		}
 	}
-	s.times.pass(moment(uint32(C.goccl_all_spans().counter)))
+	s.times.pass(moment(uint32(spans.counter)))
 	for i := range some {
 		if span, ok := s.span(&some[i]); ok {
 			all = append(all, span)
@@ -275,9 +274,6 @@ func (s *Session) span(of *copied) (Span, bool) {
 		Collective: plan.Collective(c.collective), Sequence: uint32(c.sequence),
 		Bytes: uint32(c.bytes), Peer: int(c.peer), Group: l.group, Rank: l.rank,
 		Thread: of.thread, ThreadName: of.name, Row: row}
-	if l.rank < len(l.ranks) {
-		span.Job = l.ranks[l.rank]
-	}
 	return span, true
 }
 
@@ -309,9 +305,8 @@ func place(rows *[]intact, begin, end uint64) int {
 	return len(*rows) - 1
 }
 
-// Begin is the present tick, for [Trace.Add]; 0: nobody traces.
+// Begin is the present tick, for [Trace.Add]; 0: nobody traces. Then it calls nothing in C.
 func Begin() uint64 {
-	spans := C.goccl_all_spans()
 	if atomic.LoadUint32((*uint32)(&spans.on)) == 0 {
 		return 0
 	}
@@ -342,7 +337,6 @@ func Add(k Kind, begin, bytes uint64) {
 }
 
 func spanOf(k Kind, begin, bytes uint64) C.goccl_trace_span {
-	counter := C.goccl_all_spans().counter
-	return C.goccl_trace_span{begin: C.uint64_t(begin), end: C.goccl_ticks_by(counter), peer: -1,
+	return C.goccl_trace_span{begin: C.uint64_t(begin), end: C.goccl_ticks_by(spans.counter), peer: -1,
 		bytes: C.goccl_span_bytes(C.uint64_t(bytes)), kind: C.uint8_t(k)}
 }

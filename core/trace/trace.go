@@ -120,7 +120,7 @@ func New() (*Trace, error) {
 		c.counter, c.scale = 1, C.uint64_t(scaleOfTicks())
 	}
 	t := &Trace{c: c}
-	c.spans, c.id = C.goccl_all_spans(), C.uint16_t(labels.add())
+	c.spans, c.id = spans, C.uint16_t(labels.add())
 	t.began = t.now()
 	t.life.Store(new(life))
 	runtime.AddCleanup(t, retire, c)

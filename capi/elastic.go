@@ -119,8 +119,7 @@ func apiCommMembers(handle C.goccl_comm, members *C.goccl_member, size C.size_t,
 			leastMember, size, count,
 			func(m *core.Member) C.goccl_member {
 				to := C.goccl_member{process: C.uint64_t(m.Process), pid: C.int64_t(m.PID)}
-				host := to.host[:len(to.host)-1]
-				copy(unsafe.Slice((*byte)(unsafe.Pointer(&host[0])), len(host)), m.Host)
+				fillText(to.host[:], m.Host)
 				return to
 			})
 	})

@@ -220,6 +220,11 @@ func giveStruct[To any](at unsafe.Pointer, stride int, value To) {
 	*(*C.size_t)(at) = C.size_t(stride)
 }
 
+// fillText writes a text to zero memory of a struct, cut to fit with its end.
+func fillText(to []C.char, text string) {
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&to[0])), len(to)-1), text)
+}
+
 // keep keeps the message of an error for goccl_last_error(), and its detail.
 func keep(function string, err error) {
 	text, detail := err.Error(), detail(function, err)

@@ -81,8 +81,7 @@ func (t *tracerHandle) span(s *trace.Span) C.goccl_span {
 		group:      t.text(s.Group), begin_ns: C.uint64_t(s.Begin), end_ns: C.uint64_t(s.End),
 		bytes: C.uint64_t(s.Bytes), sequence: C.uint32_t(s.Sequence), peer: C.int32_t(s.Peer),
 		rank: C.int32_t(s.Rank), thread: C.uint32_t(s.Thread), row: C.uint32_t(s.Row)}
-	name := to.thread_name[:len(to.thread_name)-1]
-	copy(unsafe.Slice((*byte)(unsafe.Pointer(&name[0])), len(name)), s.ThreadName)
+	fillText(to.thread_name[:], s.ThreadName)
 	return to
 }
 

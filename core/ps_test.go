@@ -61,24 +61,32 @@ func TestStatus(t *testing.T) {
 			}
 			w.comms[0].SideStep(plan.Reduce, "gloo")
 			w.comms[2].SideStep(plan.Reduce, "gloo")
-			missing := make(chan struct{})
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				w.each(func(rank int) error {
-					if rank == 2 {
-						<-missing
-					}
-					return run(w.comms[rank], allReduce(t, 8))
-				})
-			}()
+			comes := comesLate(t, w, 2)
 			until(t, "rank 2 is behind", func() bool {
 				v := judged(t, w).Verdict
 				return v.Kind == judge.Behind && len(v.Ranks) == 1 && v.Ranks[0] == 2
 			})
-			close(missing)
-			<-done
+			comes()
 		})
+	}
+}
+
+// comesLate has all ranks but one be in an allreduce, until that one comes.
+func comesLate(t *testing.T, w *world, late int) (comes func()) {
+	t.Helper()
+	missing, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		w.each(func(rank int) error {
+			if rank == late {
+				<-missing
+			}
+			return run(w.comms[rank], allReduce(t, 8))
+		})
+	}()
+	return func() {
+		close(missing)
+		<-done
 	}
 }
 
@@ -127,16 +135,7 @@ func TestStatusOfOtherHosts(t *testing.T) {
 	allAnswer(0)
 	allAnswer(2, 3)
 
-	done, missing := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		w.each(func(rank int) error {
-			if rank == 2 {
-				<-missing
-			}
-			return run(w.comms[rank], allReduce(t, 8))
-		})
-	}()
+	comes := comesLate(t, w, 2)
 	until(t, "rank 2 is behind", func() bool {
 		v := judged(t, w, 1).Verdict
 		return v.Kind == judge.Behind && slices.Equal(v.Ranks, []int{2})
@@ -156,8 +155,7 @@ func TestStatusOfOtherHosts(t *testing.T) {
 	locked.Lock()
 	allAnswer(0)
 	locked.Unlock()
-	close(missing)
-	<-done
+	comes()
 }
 
 // Sends and receives that wait are told, and those of which the other side has not been called.

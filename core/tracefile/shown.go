@@ -50,7 +50,7 @@ func where(folder, pattern string, traces []*trace.Trace) (path, process string,
 			continue
 		}
 		g := &groups[len(groups)-1]
-		rank := g.Ranks[g.Rank]
+		rank := g.JobRank()
 		path, err := logs.Expand(pattern, rank)
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(folder, path)

@@ -103,9 +103,7 @@ func TestFileOfAParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	call(t, plan.AllReduce)
-	for b := []byte(nil); len(b) == 0; b, _ = os.ReadFile(path) {
-		time.Sleep(time.Millisecond)
-	}
+	grows(t, path, "allreduce")
 	childs, err := unix.Dup(int(f.out.Fd()))
 	if err != nil {
 		t.Fatal(err)
@@ -146,6 +144,19 @@ func TestFileThatCannotBeWritten(t *testing.T) {
 	}
 }
 
+// grows waits until a file has a text.
+func grows(t *testing.T, path, text string) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if b, _ := os.ReadFile(path); strings.Contains(string(b), text) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s does not come", text)
+		}
+	}
+}
+
 // A file grows while calls are made.
 func TestFileGrows(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "trace")
@@ -157,13 +168,6 @@ func TestFileGrows(t *testing.T) {
 	defer f.Close()
 	for _, c := range []plan.Collective{plan.AllReduce, plan.Barrier} {
 		call(t, c)
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-			if b, _ := os.ReadFile(path); strings.Contains(string(b), c.String()) {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%v does not come", c)
-			}
-		}
+		grows(t, path, c.String())
 	}
 }

@@ -375,7 +375,8 @@ enum { GOCCL_SPIN = 1, GOCCL_YIELD };
  * for a little while, and neither yields nor sleeps; GOCCL_YIELD: it may also yield. */
 int goccl_run(goccl_lane *lane, goccl_run_state *run, uint64_t until);
 
-/* Adds the span of the present step, which has begun: a put by a link, which the caller has done. */
+/* Adds the span of the present step, which has begun: a put by a link, which the caller has done.
+ */
 void goccl_span_put(goccl_run_state *run);
 
 /* Takes back what was posted for a run that will not go on: then no reader writes to its buffers

@@ -10,8 +10,12 @@ PYTHON ?= python3
 # Another one: make TORCH=torch==2.8.*
 TORCH ?= torch==2.15.*
 PIP_FLAGS ?=
+# Of make library and make install, which need Go and a C compiler, and no Python.
+GO ?= go
+BUILT ?= build/c
 
 VENV := .venv
+RECIPES := .recipes
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 GO_VERSION := $(shell sed -n 's/^go \([0-9]*\.[0-9]*\).*/\1/p' go.mod)
@@ -21,21 +25,24 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # What the two binaries are made of. Changes in Python alone need no build: the install is editable.
 SOURCES := $(shell find capi core rdma torch_backend python/build_backend -type f ! -name '*.pyc' 2>/dev/null) \
 	$(wildcard go.mod go.sum) setup.py pyproject.toml
+LIBRARY_SOURCES := $(shell find capi core rdma -type f ! -name '*_test.go' ! -path '*/testdata/*') \
+	$(wildcard *.go go.mod go.sum)
 GO_FOLDERS := $(wildcard *.go capi core rdma examples tests)
 # Of a package, where other programs take most of the CPUs.
 GO_TEST_FLAGS := -timeout 40m
 # Run from the module cache: it is no dependency of the module.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOFMT = "$$(go env GOROOT)/bin/gofmt"
-C_FILES := $(shell find capi core rdma torch_backend examples tests -name '*.[ch]' -o -name '*.cpp')
+C_FILES := $(shell find capi core rdma torch_backend examples tests -path capi/testdata/release -prune -o \
+	\( -name '*.[ch]' -o -name '*.cpp' \) -print)
 # The compiled part is imported after torch only, whose libraries it needs.
 STUBTEST := $(BIN)/python -c 'import sys, torch; from mypy.stubtest import main; sys.exit(main())'
 
 # Two makes at once would both install into .venv: the second waits, and looks then at what is still to be done.
 ALONE = flock --close Makefile $(MAKE) --no-print-directory
 
-# bash's `time` in front of a command tells what a stage took.
-TIMED = TIMEFORMAT="== $@: %0lR"; time
+# bash's `time` in front of a command tells what a stage took, and how much of it on a CPU.
+TIMED = TIMEFORMAT="== $@: %0lR, on CPUs %0lU + %0lS"; time
 
 .PHONY: help
 help: ## List the targets
@@ -72,6 +79,12 @@ test-rdma: setup ## Run the tests of verbs on hosts with SoftRoCE; a kernel is b
 	@$(TIMED) tests/softroce/build_kernel.sh >/dev/null
 	@$(TIMED) $(BIN)/python -m pytest tests/softroce
 
+.PHONY: test-recipes
+test-recipes: setup ## Run what pages show with launchers and frameworks, in an environment of its own: gigabytes, minutes
+	+@$(ALONE) $(RECIPES)/.made
+	@tests/recipes/slurm.sh $(RECIPES)/slurm || echo "the recipes of Slurm will be skipped"
+	@$(TIMED) $(RECIPES)/venv/bin/python -m pytest tests/recipes
+
 .PHONY: test-gpu
 test-gpu: setup ## Check and measure tensors of the accelerator that is here, in six minutes
 	@tests/device/on_gpu.sh
@@ -94,6 +107,8 @@ lint-python: lint-tools
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy tests/softroce/*.py
+	$(BIN)/mypy tests/wheels/*.py
+	$(BIN)/mypy tests/recipes/*.py
 	$(STUBTEST) --mypy-config-file pyproject.toml --allowlist tests/stubtest_allowlist.txt goccl._C
 
 .PHONY: lint-go
@@ -131,13 +146,38 @@ docs: ## Build a site of the pages in build/docs/html; warnings are errors
 	+@$(ALONE) $(VENV)/.docs
 	@$(TIMED) $(BIN)/python -m sphinx -W --keep-going -q docs build/docs/html
 
+.PHONY: wheels
+wheels: ## Build wheels into dist/, one for each of PYTHONS, with extensions for TORCHES
+	+@$(ALONE) $(VENV)/.wheels
+	@$(TIMED) $(BIN)/python python/build_backend/wheels.py $(if $(PYTHONS),--pythons "$(PYTHONS)") $(if $(TORCHES),--torches "$(TORCHES)") $(if $(MACHINE),--machine $(MACHINE))
+
+.PHONY: test-wheels
+test-wheels: setup ## Build a wheel for the oldest and the newest torch, and test it in new environments
+	+@$(ALONE) $(VENV)/.wheels
+	@$(TIMED) $(BIN)/python -m pytest -rA -o faulthandler_timeout=3000 --timeout 3600 tests/wheels $(if $(PYTHONS),--pythons "$(PYTHONS)") $(if $(TORCHES),--torches "$(TORCHES)")
+
+.PHONY: test-torch-matrix
+test-torch-matrix: ## Test wheels for all Pythons that are here, with all torches: takes hours, and gigabytes
+	@$(MAKE) --no-print-directory test-wheels PYTHONS=all TORCHES=all
+
 .PHONY: setup
 setup: ## Set up .venv with everything, and build goccl into it
 	+@$(ALONE) $(VENV)/.goccl
 
+.PHONY: library
+library: $(BUILT)/libgoccl.so.0 ## Build libgoccl.so.0 into build/c, without Python
+
+.PHONY: install
+install: $(BUILT)/libgoccl.so.0 ## Install it for C programs: make install PREFIX=/usr/local DESTDIR=
+	@sh capi/install.sh $(BUILT)
+
+$(BUILT)/libgoccl.so.0: $(LIBRARY_SOURCES)
+	sh capi/build.sh '$(GO)' $(BUILT)
+	@touch $@
+
 .PHONY: clean
 clean: ## Remove what was built; .venv stays, for torch is large
-	rm -rf build dist out python/*.egg-info python/goccl/lib python/goccl/_build_info.py python/goccl/_C.*.so
+	rm -rf build dist out python/*.egg-info python/goccl/lib python/goccl/_build_info.py python/goccl/_torch python/goccl/_fast.*.so
 	rm -rf .mypy_cache .ruff_cache .pytest_cache $(VENV)/.goccl
 
 $(VENV)/.tools: pyproject.toml Makefile
@@ -160,6 +200,14 @@ $(VENV)/.goccl: $(VENV)/.tools $(SOURCES)
 
 $(VENV)/.lint: $(VENV)/.tools
 	$(PIP) install --group lint
+	@touch $@
+
+$(VENV)/.wheels: $(VENV)/.tools
+	$(PIP) install --group wheels
+	@touch $@
+
+$(RECIPES)/.made: $(VENV)/.tools $(addprefix tests/recipes/,environment.sh requirements.txt apart.txt)
+	tests/recipes/environment.sh $(VENV) $(RECIPES)
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.tools

@@ -42,6 +42,14 @@
 // A process is one member of a communicator, but ranks may also be goroutines of one process, each
 // with a Comm of its own, as in tests.
 //
+// # Other packages
+//
+// This package is all of the module that is meant for other modules: until version 1 what it
+// exports may change with a minor version, and the changelog says so. Those under core and rdma can
+// be imported, and are not meant for that: each commit may change or remove them. Types of core
+// that have a name here, such as [Feed], [Metrics] and [WireDType], are part of this package by
+// that name.
+//
 // # Building
 //
 // The package contains C code: cgo must be enabled, and a C compiler be there. It runs on Linux, on
@@ -125,7 +133,7 @@ type Config struct {
 // The process's log and its end of all communicators: the one global state of the package, beside
 // the meeting points.
 var (
-	journal = logs.Journal{Getenv: os.Getenv, Version: Version}
+	journal = logs.Journal{Getenv: core.Getenv(os.Getenv), Version: Version}
 	process = core.NewRuntime(core.RuntimeConfig{Logger: logs.New(&journal)})
 )
 

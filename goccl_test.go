@@ -902,22 +902,22 @@ func run(t *testing.T, folder string, environment []string, program string, args
 	return string(out)
 }
 
-// A module outside the tree builds the package and runs it.
+// A module outside the tree builds the examples, without a network, and runs one.
 func TestOtherModule(t *testing.T) {
 	root, err := filepath.Abs(".")
 	if err != nil {
 		t.Fatal(err)
 	}
 	folder := t.TempDir()
-	for name, from := range map[string]string{
-		"main.go": "examples/go/allreduce/main.go", "go.sum": "go.sum"} {
-		text, err := os.ReadFile(from)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(folder, name), text, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	if err := os.CopyFS(folder, os.DirFS("examples/go")); err != nil {
+		t.Fatal(err)
+	}
+	sums, err := os.ReadFile("go.sum")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(folder, "go.sum"), sums, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	module := fmt.Sprintf("module example.com/user\n\ngo %s\n\nrequire github.com/goccl/goccl v%s\n\n"+
 		"replace github.com/goccl/goccl => %s\n", strings.TrimPrefix(runtime.Version(), "go"),
@@ -925,8 +925,9 @@ func TestOtherModule(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(folder, "go.mod"), []byte(module), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(t, folder, []string{"GOFLAGS=-mod=mod", "GOWORK=off"}, "go", "build", "-o", "user", ".")
-	out := run(t, folder, []string{"GOCCL_SOCKET_IFNAME=lo"}, "./user", "2")
+	run(t, folder, []string{"GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off"}, "go", "build",
+		"-o", "bin/", "./...")
+	out := run(t, folder, []string{"GOCCL_SOCKET_IFNAME=lo"}, "bin/allreduce", "2")
 	if strings.Count(out, "is right (next rank by: shm)") != 2 {
 		t.Error(out)
 	}

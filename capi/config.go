@@ -120,7 +120,7 @@ var roots bootstrap.Roots
 
 func newRoot() ([bootstrap.IDSize]byte, error) {
 	// One that is never used must not stay for ever.
-	id, err := roots.Open(getenv(core.EnvInterface), core.DefaultTimeout)
+	id, err := roots.Open(process.Getenv(core.EnvInterface), core.DefaultTimeout)
 	switch {
 	case errors.Is(err, bootstrap.ErrInvalid):
 		return id, errorf(codeInvalidArgument, "get_unique_id: %v", err)
@@ -211,7 +211,7 @@ func (g *given) initialize(ctx context.Context, refused error) (*core.Comm, erro
 		g.stayOut(ctx, refused)
 		return nil, refused
 	}
-	ctx, cancel := context.WithTimeout(ctx, g.Limit(getenv))
+	ctx, cancel := context.WithTimeout(ctx, process.Limit(g.Config))
 	defer cancel()
 	c := g.Config
 	switch {
@@ -319,7 +319,7 @@ func takeSecret(c *core.Config, id [bootstrap.IDSize]byte) error {
 }
 
 // meetsAtEtcd tells whether ranks meet where the environment says, whatever the config has.
-func meetsAtEtcd() bool { return getenv(core.EnvStore) != "" }
+func meetsAtEtcd() bool { return process.Getenv(core.EnvStore) != "" }
 
 // nameMeeting adds a unique id to the name under which ranks meet at an etcd, and takes its secret.
 // So groups with other ids meet apart. Nobody meets at the id's root address, whose listener is

@@ -1,4 +1,4 @@
-// Command capi is libgoccl.so: GoCCL behind the C ABI of goccl.h, to be built as a C shared
+// Command capi is libgoccl.so.0: GoCCL behind the C ABI of goccl.h, to be built as a C shared
 // library.
 //
 // The public functions are in api.c. Here is what they call in Go.
@@ -58,6 +58,16 @@ func apiAdopt() { export("adopt", func() error { return nil }) }
 //export apiInfo
 func apiInfo(json *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
 	return export("info", func() error { return giveJSON("info", process.Info(), json, size, needed) })
+}
+
+//export apiGetenv
+func apiGetenv(name, value *C.char, size C.size_t, needed *C.size_t) C.goccl_result {
+	return export("getenv", func() error {
+		if err := needs(name, "getenv: name"); err != nil {
+			return err
+		}
+		return giveText("getenv: value", []byte(process.Getenv(text(name))), value, size, needed)
+	})
 }
 
 //export apiSetLogger

@@ -54,7 +54,9 @@
  *
  * Limits
  *   The library ends a process that has no 1.7 GiB of address space or no 12 threads left for it at
- *   load, and one that uses them up while it has communicators.
+ *   load, and one that uses them up while it has communicators. Of two copies of the library in one
+ *   process the one that is loaded later answers every call with GOCCL_UNSUPPORTED; the text names
+ *   the files.
  */
 #ifndef GOCCL_H
 #define GOCCL_H
@@ -81,7 +83,8 @@ typedef enum {
   GOCCL_PEER_FAILED = 5,  /* a rank died or became unreachable; text and detail name it */
   GOCCL_MISMATCH = 6,     /* ranks called different collectives, or were started with different
                           settings; the text tells which */
-  GOCCL_UNSUPPORTED = 7,  /* a transport or feature that was forced cannot work here */
+  GOCCL_UNSUPPORTED = 7,  /* a transport or feature that was forced cannot work here, or the library
+                             was loaded twice */
   GOCCL_FORKED = 8,       /* called in a child made by fork() after the library was loaded */
   GOCCL_SYSTEM = 9,       /* the operating system refused something; the text has its words */
   GOCCL_INTERNAL = 10,    /* a defect in GoCCL */
@@ -174,9 +177,10 @@ const char *goccl_last_error_detail(void);
 
 /* Writes a JSON object that describes this host: version, domains of CPUs that share a cache and a
  * NUMA node, that of this process, for every transport whether it can be used, and if not why and
- * what to do, and "problems": all for which goccl_init() would refuse the environment. Copies at
- * most `size` bytes with the closing NUL, and sets *needed (may be NULL) to the size that holds
- * everything. Honours the fields of goccl_config that concern transports through the environment
+ * what to do, "settings": what the environment and files of settings set, each with its name, value
+ * and source, and "problems": all for which goccl_comm_init() would refuse that. Copies at most
+ * `size` bytes with the closing NUL, and sets *needed (may be NULL) to the size that holds
+ * everything. Honours the fields of goccl_config that concern transports through these settings
  * only. */
 goccl_result goccl_info(char *json, size_t size, size_t *needed);
 

@@ -32,6 +32,12 @@ goccl_result goccl_comm_refuse(goccl_comm comm, const char *reason);
  * `collective` is none, or `library` empty; peers are told. */
 goccl_result goccl_comm_side_step(goccl_comm comm, const char *collective, const char *library);
 
+/* Writes what the setting `name`, such as "GOCCL_SOCKET_IFNAME", is by the environment, or else by
+ * a file of settings; "": it is by neither. Other variables are those of the environment. Files are
+ * read once, when a process makes its first communicator or asks for the first setting. `value`,
+ * `size` and `needed` are as in goccl_info(). Thread-safe. */
+goccl_result goccl_getenv(const char *name, char *value, size_t size, size_t *needed);
+
 /* Logs `text` as the library logs. The level is not GOCCL_LOG_DEFAULT, and the subsystem one of
  * those of GOCCL_DEBUG_SUBSYS. In a forked child it does nothing. */
 goccl_result goccl_log(goccl_log_level level, const char *subsystem, const char *text);

@@ -48,10 +48,10 @@ func apiCommJoin(
 func (g *given) join(ctx context.Context, members []string) (*core.Comm, error) {
 	defer g.drop()
 	g.GlobalRanks = nil
-	ctx, cancel := context.WithTimeout(ctx, g.Limit(getenv))
+	ctx, cancel := context.WithTimeout(ctx, process.Limit(g.Config))
 	defer cancel()
 	c := g.Config
-	if len(members) == 0 && getenv(core.EnvJoin) == "" {
+	if len(members) == 0 && process.Getenv(core.EnvJoin) == "" {
 		done, err := g.seekMembers(ctx, &c)
 		if err != nil {
 			return nil, err

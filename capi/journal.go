@@ -13,8 +13,9 @@ import (
 	"github.com/goccl/goccl/core/logs"
 )
 
-// journal is this process's log.
-var journal = logs.Journal{Getenv: getenv, Version: core.Version}
+// journal is this process's log. It opens before there is a communicator, and reads the files of
+// settings by itself: a program may name one in between.
+var journal = logs.Journal{Getenv: core.Getenv(getenv), Version: core.Version}
 
 // levels are those of goccl_log_level.
 var levels = [...]slog.Level{C.GOCCL_LOG_DEFAULT: logs.Default, C.GOCCL_LOG_WARN: logs.Warn,

@@ -115,17 +115,6 @@ func (l *list) left() time.Duration {
 	return max(0, time.Until(l.until))
 }
 
-// wait waits until a work has ended, or the time is over. Work.Wait alone also returns when a
-// signal comes to the thread.
-func (l *list) wait(w *workHandle) (over bool, err error) {
-	for {
-		left := l.left()
-		if over, err = w.work.Wait(left); over || left == 0 {
-			return over, err
-		}
-	}
-}
-
 //export apiWorkWaitAll
 func apiWorkWaitAll(from *C.goccl_work, n C.int, timeout C.int64_t, index *C.int) C.goccl_result {
 	return export("work_wait_all", func() error {
@@ -136,7 +125,7 @@ func apiWorkWaitAll(from *C.goccl_work, n C.int, timeout C.int64_t, index *C.int
 		failed, goesOn := -1, -1
 		var first error
 		for i, w := range l.works {
-			over, err := l.wait(w)
+			over, err := w.work.Wait(l.left())
 			switch {
 			case !over && goesOn < 0:
 				goesOn = i

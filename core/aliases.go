@@ -58,6 +58,9 @@ const Version = config.Version
 // Config says which communicator to make. Zero fields mean the default.
 type Config = config.Config
 
+// Getenv gives the settings that no field of a [Config] gives.
+var Getenv = config.Getenv
+
 // Setting is the value of a setting, as it was given, and where that comes from.
 type Setting = config.Setting
 

@@ -16,6 +16,8 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/goccl/goccl/core/p2p"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
@@ -733,6 +735,56 @@ func TestNever(t *testing.T) {
 					c.Recover(context.Background()), run(c, allReduce(t, 1)))
 			})
 		})
+	}
+}
+
+// No wait ends early by a signal that comes to its thread, such as those by which Go stops threads.
+func TestWaitsLastThroughSignals(t *testing.T) {
+	for _, tr := range transports {
+		for name, op := range map[string]Operation{
+			"barrier": {Collective: plan.Barrier}, "receive": recvOp(buffer(t, 1), 1, 0),
+		} {
+			t.Run(tr+" "+name, func(t *testing.T) {
+				w := newWorld(t, tr, 2, patience)
+				around(t, w, 2, 1) // they are connected
+				work, err := w.comms[0].Start(CallOptions{WaitSoon: true}, op)
+				if err != nil {
+					t.Fatal(err)
+				}
+				runtime.LockOSThread()
+				defer runtime.UnlockOSThread()
+				tid := unix.Gettid()
+				over := make(chan struct{})
+				var sender sync.WaitGroup
+				sender.Go(func() {
+					for {
+						select {
+						case <-over:
+							return
+						case <-time.After(time.Millisecond):
+							_ = unix.Tgkill(os.Getpid(), tid, unix.SIGURG)
+						}
+					}
+				})
+				begin := time.Now()
+				done, err := work.Wait(50 * time.Millisecond)
+				if passed := time.Since(begin); done || err != nil || passed < 50*time.Millisecond {
+					t.Errorf("%v, %v after %v", done, err, passed)
+				}
+				close(over)
+				sender.Wait()
+				other := op
+				if name == "receive" {
+					other = sendOp(buffer(t, 1), 0, 0)
+				}
+				if err := run(w.comms[1], other); err != nil {
+					t.Error(err)
+				}
+				if done, err := work.Wait(patience); !done || err != nil {
+					t.Error(done, err)
+				}
+			})
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/config"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/printable"
 	"github.com/goccl/goccl/core/order"
@@ -104,7 +105,7 @@ func FuzzMember(f *testing.F) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		go func() {
-			c, err := Config{Rank: 1, Size: 2, Store: store}.Complete(os.Getenv)
+			c, err := Config{Rank: 1, Size: 2, Store: store}.Complete(config.ReadEnvironment(os.Getenv))
 			if err != nil {
 				joined <- err
 				return

@@ -19,11 +19,11 @@ import (
 
 // Info describes this host for people: the version, and of each transport whether it can be used,
 // and if not why and what to do. It opens what a communicator would, and closes it again.
-// "problems" are all for which Init would refuse the environment. "warnings" is what Init would log
-// of it. "variables" are the names that Init reads there.
+// "settings" are what the environment and files set. "problems" are all for which Init would refuse
+// that, and "warnings" is what Init would log of it. "variables" are the names that it reads there.
 func (r *Runtime) Info() map[string]any {
 	transports := map[string]any{}
-	completed, _ := Config{Size: 1}.Complete(r.config.Getenv)
+	completed, _ := Config{Size: 1}.Complete(r.environment())
 	problems := append([]string{}, completed.Problems...)
 	note := func(problem string) {
 		if problem != "" && !slices.Contains(problems, problem) {
@@ -68,8 +68,8 @@ func (r *Runtime) Info() map[string]any {
 	}
 	return map[string]any{"version": Version, "go": runtime.Version(), "cpus": cpus.Usable(),
 		"domains": domains, "domain": cpus.Domain(cpus.Sysfs, cpus.Allowed()).String(),
-		"problems": problems, "warnings": config.Warnings(r.config.Getenv, r.config.Environ()),
-		"variables": config.Variables(), "transports": transports}
+		"problems": problems, "warnings": r.environment().Warnings(r.config.Environ()),
+		"variables": config.Variables(), "settings": r.environment().Told(), "transports": transports}
 }
 
 // longBlocks says how the longest blocks get from one rank's memory to another's, and what to do
@@ -166,7 +166,7 @@ func (r *Runtime) imagine(
 	if err := checkTransport(function, by); err != nil {
 		return o, err
 	}
-	completed, err := Config{Size: 1}.Complete(r.config.Getenv)
+	completed, err := Config{Size: 1}.Complete(r.environment())
 	if err != nil {
 		return o, err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/bootstrap"
@@ -42,7 +43,7 @@ func (r *Runtime) Init(ctx context.Context, config Config) (*Comm, error) {
 // join is Init, but its errors do not name the group yet.
 func (r *Runtime) join(ctx context.Context, given Config) (*Comm, error) {
 	r.tellVariables.Do(r.tellEnvironment)
-	config, err := given.Complete(r.config.Getenv)
+	config, err := given.Complete(r.environment())
 	if err != nil {
 		return nil, r.stayOut(ctx, config, err)
 	}
@@ -109,11 +110,20 @@ func initError(ctx context.Context, err error, c config.Completed) error {
 	return e
 }
 
+// Limit is how long Init may take, whatever else is wrong with the configuration.
+func (r *Runtime) Limit(config Config) time.Duration {
+	completed, _ := config.Complete(r.environment())
+	if completed.Timeout <= 0 {
+		return DefaultTimeout
+	}
+	return completed.Timeout
+}
+
 // StayOut tells the other ranks, which wait for this one, why it cannot take part. It returns that
 // reason. The config must say how to meet the others, and who this rank is; else nobody is told.
 // StayOut waits a few seconds at most.
 func (r *Runtime) StayOut(ctx context.Context, config Config, why error) error {
-	completed, _ := config.Complete(r.config.Getenv) // an error is no news: this rank stays out
+	completed, _ := config.Complete(r.environment()) // an error is no news: this rank stays out
 	return r.stayOut(ctx, completed, why)
 }
 

@@ -53,7 +53,7 @@ func (r *Runtime) Join(ctx context.Context, config Config, handles []string) (*C
 
 func (c *Comm) join(ctx context.Context, handles []string, store bootstrap.Store) error {
 	c.changing.Lock()
-	w, err := c.acceptor.Apply(ctx, handles, c.runtime.config.Getenv(EnvJoin), store)
+	w, err := c.acceptor.Apply(ctx, handles, c.runtime.Getenv(EnvJoin), store)
 	if err == nil {
 		err = c.enter(w)
 	}

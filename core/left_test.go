@@ -211,7 +211,8 @@ func TestFailureNamesWhatItEnded(t *testing.T) {
 					what, state, _ := strings.Cut(want, " failed")
 					text := fmt.Sprintf("communicator \"test\": %s failed: rank 1 (pid %d) aborted it: "+
 						"enough%s. %s", what, os.Getpid(), state, hintOf(ErrAborted))
-					if _, err := work.Wait(time.Minute); !errors.Is(err, ErrAborted) || err.Error() != text {
+					_, err := work.Wait(time.Minute)
+					if !errors.Is(err, ErrAborted) || err.Error() != text {
 						t.Errorf("%v\nwant %s", err, text)
 					}
 				}

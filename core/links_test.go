@@ -264,7 +264,8 @@ func TestUnreadSend(t *testing.T) {
 			if !c.reads {
 				read()
 			}
-			if done, err := received.Wait(20 * time.Second); !done || (err == nil) != (c.failure == nil) {
+			done, err = received.Wait(20 * time.Second)
+			if !done || (err == nil) != (c.failure == nil) {
 				t.Errorf("the receive: %v, %v", done, err)
 			}
 			if c.failure == nil {

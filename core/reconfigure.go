@@ -34,7 +34,7 @@ func (r *Runtime) Open(ctx context.Context, config Config) (*Comm, error) {
 
 // openAlone makes a communicator of one rank that others can find.
 func (r *Runtime) openAlone(ctx context.Context, given Config) (*Comm, error) {
-	config, err := given.Complete(r.config.Getenv)
+	config, err := given.Complete(r.environment())
 	if err != nil {
 		return nil, err
 	}

@@ -50,6 +50,7 @@ type RuntimeConfig struct {
 // Runtime is a process's end of all its communicators. It starts nothing before the first Init.
 type Runtime struct {
 	config        RuntimeConfig
+	environment   func() *config.Environment // read when it is asked for first
 	mu            sync.Mutex
 	life          context.Context    // until the next Close; guarded by mu
 	endLife       context.CancelFunc // guarded by mu
@@ -80,11 +81,18 @@ func NewRuntime(c RuntimeConfig) *Runtime {
 	r := &Runtime{config: c, endpoints: endpoint.Pool{Logger: c.Logger, OnFD: c.OnFD},
 		comms:  map[*Comm]bool{},
 		arenas: memory.Arenas{Logger: logs.For(c.Logger, logs.Mem)}}
-	r.watch = watch.New(watch.Config{Getenv: c.Getenv, Notify: c.Notify, OnFD: c.OnFD,
+	r.environment = sync.OnceValue(func() *config.Environment {
+		return config.ReadEnvironment(c.Getenv)
+	})
+	r.watch = watch.New(watch.Config{Getenv: r.Getenv, Notify: c.Notify, OnFD: c.OnFD,
 		Memory: r.memory, Logger: c.Logger})
 	r.life, r.endLife = context.WithCancel(context.Background())
 	return r
 }
+
+// Getenv is a setting that no field of a [Config] gives: what the environment has, or else a file
+// of settings. The files are read once.
+func (r *Runtime) Getenv(name string) string { return r.environment().Get(name) }
 
 // errClosed is the cause of the end of a context: see Until.
 var errClosed error = closed{}
@@ -112,14 +120,18 @@ func (r *Runtime) Until(ctx context.Context) (context.Context, context.CancelFun
 // tellEnvironment logs what is wrong with the environment, and what is set in it.
 func (r *Runtime) tellEnvironment() {
 	log := r.log(logs.Env)
-	for _, text := range config.Warnings(r.config.Getenv, r.config.Environ()) {
+	for _, text := range r.environment().Warnings(r.config.Environ()) {
 		log.Warn(text)
 	}
 	if !log.Enabled(context.Background(), logs.Info) {
 		return
 	}
-	for _, v := range config.Told(r.config.Getenv) {
-		log.Info("an environment variable is set", "name", v.Name, "value", v.Value)
+	for _, v := range r.environment().Told() {
+		if v.Source == config.SourceEnvironment {
+			log.Info("an environment variable is set", "name", v.Name, "value", v.Value)
+		} else {
+			log.Info("a file sets a variable", "name", v.Name, "value", v.Value, "file", v.Source)
+		}
 	}
 }
 

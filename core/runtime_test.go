@@ -356,3 +356,22 @@ func TestAbortedBeforeItBegins(t *testing.T) {
 		}
 	}
 }
+
+// Init has a limit whatever else is wrong.
+func TestLimit(t *testing.T) {
+	for _, c := range []struct {
+		given time.Duration
+		set   string
+		want  time.Duration
+	}{
+		{0, "", DefaultTimeout}, {time.Second, "1h", time.Second}, {0, "1h", time.Hour},
+		{0, "x", DefaultTimeout}, {-1, "1h", DefaultTimeout},
+	} {
+		r := NewRuntime(RuntimeConfig{Getenv: func(name string) string {
+			return map[string]string{EnvTimeout: c.set}[name]
+		}})
+		if got := r.Limit(Config{Size: -1, Timeout: c.given}); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}

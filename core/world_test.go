@@ -9,11 +9,13 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 	"unsafe"
 
 	"github.com/goccl/goccl/core/bootstrap"
+	"github.com/goccl/goccl/core/config"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/logtest"
 	"github.com/goccl/goccl/rdma/fake"
@@ -30,6 +32,21 @@ func libibverbs(t testing.TB) string {
 		return ""
 	}
 	return fake.New(t).Path
+}
+
+// noteVariables has go test know which variables the tests depend on.
+var noteVariables = sync.OnceFunc(func() {
+	for _, name := range config.Variables() {
+		os.Getenv(name)
+	}
+})
+
+// getenv is os.Getenv for runtimes of which there are thousands: that has go test write a line at
+// each call, and the file would outgrow what fewBytesOfFiles leaves it.
+func getenv(name string) string {
+	noteVariables()
+	value, _ := syscall.Getenv(name)
+	return value
 }
 
 // patience is how long tests wait for what must come, on however busy a machine.
@@ -62,6 +79,9 @@ func newWorldOf(t testing.TB, transport string, size int, config Config) *world 
 func newWorldWith(t testing.TB, runtime RuntimeConfig, transport string, size int,
 	config Config) *world {
 	t.Helper()
+	if runtime.Getenv == nil {
+		runtime.Getenv = getenv
+	}
 	runtimes := []*Runtime{NewRuntime(runtime)}
 	for len(runtimes) < size && transport != "mem" {
 		runtimes = append(runtimes, NewRuntime(runtime))
@@ -117,7 +137,7 @@ func tryWorld(t *testing.T, size int, configure func(rank int, r *RuntimeConfig,
 	store := bootstrap.NewMemStore()
 	w := &world{t: t, comms: make([]*Comm, size), runtimes: make([]*Runtime, size)}
 	errs := w.try(func(rank int) (err error) {
-		r := RuntimeConfig{Logger: logtest.Warnings(t)}
+		r := RuntimeConfig{Logger: logtest.Warnings(t), Getenv: getenv}
 		c := Config{Rank: rank, Size: size, Store: store, GroupName: "test", Timeout: 20 * time.Second}
 		configure(rank, &r, &c)
 		w.runtimes[rank] = NewRuntime(r)

@@ -19,8 +19,10 @@ SOURCES = (
     "_groups.py",
     "_memory.py",
     "_metrics.py",
+    "_stand_in.py",
     "_trace.py",
     "elastic/*.py",
+    "numpy/*.py",
     "plan/*.py",
 )
 COLUMNS = 88
@@ -39,8 +41,8 @@ def find(name: str) -> tuple[Any, Any]:
 
 @functools.cache
 def definitions() -> dict[str, ast.FunctionDef]:
-    """The functions of the API, by their qualified names, with the subpackage that a class is of;
-    of what is compiled the stub's."""
+    """The functions of the API, by their qualified names, with the subpackage that they are of; of
+    what is compiled the stub's."""
     found = {}
 
     def visit(body: list[ast.stmt], prefix: str, package: str) -> None:
@@ -48,7 +50,7 @@ def definitions() -> dict[str, ast.FunctionDef]:
             if isinstance(node, ast.ClassDef):
                 visit(node.body, f"{prefix or package}{node.name}.", package)
             elif isinstance(node, ast.FunctionDef):
-                found[f"{prefix}{node.name}"] = node
+                found[f"{prefix or package}{node.name}"] = node
 
     for path in (path for pattern in SOURCES for path in sorted(PACKAGE.glob(pattern))):
         folder = path.parent.relative_to(PACKAGE).as_posix()
@@ -57,16 +59,16 @@ def definitions() -> dict[str, ast.FunctionDef]:
     return found
 
 
-def package_of(owner: type) -> str:
-    """The subpackage of a class, as in the names of definitions()."""
-    parts = owner.__module__.split(".")[1:2]
+def package_of(owner: Any) -> str:
+    """The subpackage of a class, or that is a module, as in the names of definitions()."""
+    parts = getattr(owner, "__module__", owner.__name__).split(".")[1:2]
     return "".join(f"{part}." for part in parts if (PACKAGE / part).is_dir())
 
 
 def definition(name: str, owner: Any) -> ast.FunctionDef | None:
     """The definition of a function, or of a method of a class, which may inherit it."""
     if not inspect.isclass(owner):
-        return definitions().get(name)
+        return definitions().get(f"{package_of(owner)}{name}")
     names = [f"{package_of(base)}{base.__name__}" for base in owner.__mro__]
     names.append("_Members")  # of the stub alone
     return next((found for base in names if (found := definitions().get(f"{base}.{name}"))), None)

@@ -33,7 +33,15 @@ MARKED = re.compile(
 NUMBER = re.compile(r"(-|\*\*)?[\d.]*( |\*|$)")
 WINNER = re.compile(r"\((\w+)((?: wins)?)\)")  # of a ratio
 HEAD = "| argument | meaning |\n|---|---|\n"
-LANGUAGES = {".c": "c", ".h": "c", ".go": "go", ".py": "python", ".sh": "bash", ".yaml": "yaml"}
+LANGUAGES = {
+    ".c": "c",
+    ".h": "c",
+    ".go": "go",
+    ".py": "python",
+    ".sh": "bash",
+    ".yaml": "yaml",
+    "": "dockerfile",
+}
 
 
 def code(page: Path, path: str, name: str = "") -> str:

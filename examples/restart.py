@@ -38,7 +38,7 @@ for step in range(begin, STEPS):
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}
         torch.save(state, f"{checkpoint}.new")
         Path(f"{checkpoint}.new").rename(checkpoint)
-    if step == 10 and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if step == 10 and rank == 1 and begin == 0:
         os.kill(os.getpid(), signal.SIGKILL)
 
 if rank == 0:

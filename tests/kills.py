@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any
 
 # Looked up without torch, which the package imports.
-LIBRARY = Path(importlib.util.find_spec("goccl").origin).parent / "lib/libgoccl.so"
+LIBRARY = Path(importlib.util.find_spec("goccl").origin).parent / "lib/libgoccl.so.0"
 
 KINDS = (
     *("OK", "INVALID_ARGUMENT", "INVALID_HANDLE", "TIMEOUT", "ABORTED", "PEER_FAILED", "MISMATCH"),

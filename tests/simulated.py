@@ -119,8 +119,7 @@ def measured(network: Hosts, algorithms: dict[str, str], directory: Path) -> dic
     )
     if any(rank.returncode for rank in done):
         sys.exit("\n".join(rank.stderr for rank in done))
-    rows = json.loads(out.read_text())
-    rows = rows["rows"] if isinstance(rows, dict) else rows
+    rows = json.loads(out.read_text())["rows"]
     return {(row["collective"], row["bytes"]): row["median_us"] for row in rows}
 
 

@@ -10,6 +10,7 @@ import fcntl
 import importlib.metadata
 import importlib.util
 import io
+import itertools
 import json
 import os
 import random
@@ -24,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,6 +33,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from goccl import _bench as bench
+from goccl import _capi
 from goccl._bench import (
     hosts,
     libraries,
@@ -41,22 +44,32 @@ from goccl._bench import (
     recovery,
     report,
 )
+from goccl._bench.adapters import NumpyAdapter
 from goccl._bench.beside import Beside, Neighbours, NotBusy
 from goccl._bench.crew import Crew
 from goccl._bench.options import parse_sizes
+from goccl._bench.output import Table
 from goccl._bench.run import Bench, Pace, Settings
 from goccl._command import Progress, parse_size
 from goccl._ranks import adapters, barrier, capi, wire, worker
 from goccl._ranks.adapters import Adapter, CoreAdapter, Setup
-from goccl._ranks.buffers import DTYPES, PERIOD, Array, Buffer, DType
+from goccl._ranks.buffers import DTYPES, FACTOR, PERIOD, Array, Buffer, Values
 from goccl._ranks.collectives import (
     COLLECTIVES,
     ITEMSIZE,
     MOST_RANKS,
+    NO_OP,
+    NO_ROOT,
+    REDOPS,
+    Call,
     bandwidth,
+    call_of,
     element_count,
     expected,
+    has_meaning,
     layout,
+    own_block,
+    places,
 )
 from goccl._ranks.group import RankGroup, iterations_of
 from goccl._ranks.libraries import BENCH_LIBRARY, Library, Unavailable
@@ -64,32 +77,6 @@ from goccl._ranks.processes import GroupFailure
 from harness import DEVICE, finished, free_port, start
 
 OURS = ["goccl/shm", "goccl-c/shm"]
-
-JSON_KEYS = [
-    "library",
-    "collective",
-    "transport",
-    "ranks",
-    "dtype",
-    "bytes",
-    "iterations",
-    "placement",
-    "median_us",
-    "mean_us",
-    "p99_us",
-    "algbw_GBps",
-    "busbw_GBps",
-    "wrong",
-    "schedule",
-    "in_flight",
-    "staging",
-    "incast",
-    "beside",
-    "init_s",
-    "first_ms",
-    "pss_MB",
-    "device",
-]
 
 
 def _row(**changes: Any) -> report.Row:
@@ -180,6 +167,15 @@ def test_options() -> None:
             "'in turn' is not one of sequential, window=2 and the like",
         ),
         (["allreduce", "--iters", "0"], "'0' is not a whole number"),
+        (["allreduce", "-f", "1"], "-f/--stepfactor: '1' is not a whole number from 2 to"),
+        (["allreduce", "--stepfactor=-2"], "'-2' is not a whole number from 2 to"),
+        (["allreduce", "-f", "two"], "'two' is not a whole number"),
+        (["allreduce", "-i", "0"], "-i/--stepbytes: '0' is not a size"),
+        (["allreduce", "-r", "128"], "-r/--root: '128' is not a whole number from 0 to 127"),
+        (["allreduce", "-d", "fp8"], "'fp8' is not one of float32, .*, or all"),
+        (["allreduce", "-o", "sub"], "'sub' is not one of sum, product, .*, or all"),
+        (["allreduce", "-c", "2"], "-c/--check: invalid choice: 2"),
+        (["allreduce", "--place", "there"], "--place: invalid choice: 'there'"),
         (["allreduce", "--device", "cpu"], "'cpu' is what is measured where no device is named"),
         (
             ["allreduce", "--beside", "0"],
@@ -202,6 +198,103 @@ def test_bad_options(arguments: list[str], told: str) -> None:
         pytest.importorskip("matplotlib")
     with pytest.raises(argparse.ArgumentError, match=told):
         _parse(*arguments)
+
+
+def test_options_of_nccl_tests() -> None:
+    args = _parse(
+        "allreduce", "-b", "8", "-e", "64", "-f", "2", "-n", "5", "-w", "1", "-c", "0",
+        "-d", "half,double,uint8", "-o", "prod,max,mulsum", "-r", "1",
+    )  # fmt: skip
+    assert args.sizes == [8, 16, 32, 64]
+    assert (args.iters, args.warmup, args.check, args.root) == (5, 1, 0, 1)
+    assert args.dtype == ["float16", "float64", "uint8"]
+    assert args.op == ["product", "max", "premul_sum"]
+    args = _parse("allreduce")
+    assert (args.dtype, args.op, args.root, args.check) == (["float32"], ["sum"], 0, 1)
+    args = _parse("allreduce", "-d", "all", "-o", "all")
+    assert set(args.dtype) == set(_capi.DTYPES)
+    assert set(args.op) == set(_capi.OPS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sizes"),
+    [
+        (["-b", "4", "-e", "20", "-i", "8"], [4, 12, 20]),
+        (["-b", "4", "-e", "20", "-f", "3"], [4, 12]),
+        (["-b", "30M"], [30 << 20, 31 << 20, 32 << 20]),
+        (["-e", "34M"], [32 << 20, 33 << 20, 34 << 20]),
+        (["-b", "1G", "-e", "1G"], [1 << 30]),
+        (["-f", "2"], [32 << 20]),
+        (["--minbytes", "1K", "--maxbytes", "4K", "--stepfactor", "4"], [1 << 10, 4 << 10]),
+        (["--sizes", "4,8"], [4, 8]),
+    ],
+)
+def test_range_of_sizes(arguments: list[str], sizes: list[int]) -> None:
+    assert _parse("allreduce", *arguments).sizes == sizes
+    assert _parse("allreduce", "--suite", "host", *arguments).sizes == sizes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["-b", "8", "-e", "4"],
+            r"--maxbytes is 4, allowed is 8 \(--minbytes\) or more; the default of both is 32M",
+        ),
+        (["-b", "64M"], r"--maxbytes is 32M, allowed is 64M \(--minbytes\) or more"),
+        (["-i", "4", "-f", "2"], "--stepbytes and --stepfactor are given, one of them is allowed"),
+        (["-b", "8", "--sizes", "8"], "--sizes is given, and so is a range of sizes"),
+        (
+            ["-b", "4", "-e", "1G", "-i", "4"],
+            "more than 4096, allowed are so many: give a larger --stepb",
+        ),
+        (["-r", "2"], "--root is 2, allowed are 0 to 1 with 2 ranks"),
+        (["-r", "4", "--ranks", "8,4"], "--root is 4, allowed are 0 to 3 with 4 ranks"),
+        (
+            ["-o", "band"],
+            "--op band has no meaning for float32; allowed are sum, product, min, max",
+        ),
+        (["-o", "avg", "-d", "int8,bool"], "--op avg has no meaning for bool; allowed are sum"),
+        (["-d", ""], "--dtype names none; allowed are float32, float64"),
+        (["-o", ","], "--op names none; allowed are sum, product"),
+        (["-J", "x", "--json", "./x"], "--json and --nccl-json are both x, and each needs a file"),
+        (["--json", "x", "--markdown", "x"], "--json and --markdown are both x"),
+        (["-d", "bytes1"], "--op sum has no meaning for bytes1; allowed are none"),
+        (["-d", "bytes1", "-o", "all"], "--op sum has no meaning for bytes1; allowed are none"),
+    ],
+)
+def test_options_that_contradict_each_other(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    assert bench.main(parser.parse_args(["allreduce", *arguments])) == 2
+    assert re.search(told, capsys.readouterr().err)
+
+
+def test_tables_are_of_what_has_a_meaning() -> None:
+    settings = Settings(
+        ["allreduce", "gather", "barrier"],
+        2,
+        [8, 16],
+        ["int8", "bytes1"],
+        redops=["sum", "band"],
+        root=1,
+        in_place=[False, True],
+    )
+    tables = [table for name in settings.collectives for table in settings.tables(name)]
+    assert [str(calls[0]) for calls in tables] == [
+        "allreduce, 2 ranks, int8",
+        "allreduce, 2 ranks, int8, band",
+        "gather, 2 ranks, int8, root 1",
+        "gather, 2 ranks, bytes1, root 1",
+        "barrier, 2 ranks, float32",
+    ]
+    both = [(8, False), (8, True), (16, False), (16, True)]
+    for calls in tables[:4]:
+        assert [(call.count, call.in_place) for call in calls] == both
+    assert [(call.count, call.in_place) for call in tables[4]] == [(0, False)]
+    assert [call.count for calls in tables for call in calls] == settings.parts()
 
 
 @pytest.mark.parametrize(
@@ -265,77 +358,168 @@ def test_element_count_is_rounded_up() -> None:
     assert element_count("barrier", 2, 64, 4) == 0
 
 
+def test_calls_have_what_their_collective_has() -> None:
+    def made(collective: str, in_place: bool | None) -> tuple[str, str, int, bool]:
+        call = call_of(collective, 4, 8, "int8", redop="max", root=3, in_place=in_place)
+        return call.dtype, call.redop, call.root, call.in_place
+
+    assert made("allreduce", None) == ("int8", "max", NO_ROOT, True)
+    assert made("allreduce", False) == ("int8", "max", NO_ROOT, False)
+    assert made("reduce", False) == ("int8", "max", 3, False)
+    assert made("broadcast", False) == ("int8", NO_OP, 3, True)
+    assert made("gather", None) == ("int8", NO_OP, 3, False)
+    assert made("reduce_scatter", True) == ("int8", "max", NO_ROOT, True)
+    assert made("alltoall", True) == ("int8", NO_OP, NO_ROOT, False)
+    assert made("barrier", True) == ("float32", NO_OP, NO_ROOT, False)
+
+
 @pytest.mark.parametrize("collective", [name for name in COLLECTIVES if name != "barrier"])
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 def test_layout_and_result_agree(collective: str, ranks: int) -> None:
-    count = element_count(collective, ranks, 60, 4)
-    shapes = [layout(collective, rank, ranks, count) for rank in range(ranks)]
-    assert max(max(shape.send, shape.recv) for shape in shapes) == count
+    call = call_of(collective, ranks, element_count(collective, ranks, 60, 4), root=ranks - 1)
+    shapes = [layout(call, rank) for rank in range(ranks)]
+    assert max(max(shape.send, shape.recv) for shape in shapes) == call.count
     for rank, shape in enumerate(shapes):
-        result = expected(collective, rank, ranks, count)
-        room = shape.send if shape.in_place else shape.recv
-        assert sum(segment.count for segment in result) in (room, 0)
+        result = expected(call, rank)
+        assert sum(segment.count for segment in result) == shape.recv
         for segment in result:
             for source in segment.ranks:
                 assert segment.start + segment.count <= shapes[source].send
+        if True in places(collective):
+            smaller, larger = sorted((shape.send, shape.recv))
+            assert own_block(smaller, larger, rank) + smaller <= larger
+
+
+def _meanings() -> list[tuple[str, str]]:
+    return [(dtype, op) for dtype in DTYPES for op in REDOPS if has_meaning(dtype, op)]
+
+
+def _numbers(elements: Array, dtype: str) -> Array:
+    """Elements as numbers of NumPy, which calculates with them; torch reads those it has not."""
+    if elements.dtype.name == dtype:
+        return elements.astype(np.complex128 if dtype.startswith("complex") else object)
+    if dtype in ("bool", "bytes1"):
+        return elements.astype(object)
+    torch = pytest.importorskip("torch")
+    read = torch.from_numpy(elements.copy().view(np.uint8)).view(getattr(torch, dtype))
+    wide = torch.complex128 if dtype == "complex32" else torch.float64
+    return cast("Array", read.to(wide).numpy())
+
+
+def _reduced(given: Array, dtype: str, op: str) -> Array:
+    """What a reduce op makes of the rows, by NumPy: exact, and not yet of the dtype."""
+    if dtype == "bool":
+        op = {"sum": "max", "bor": "max", "product": "min", "band": "min"}.get(op, op)
+    match op:
+        case "sum" | "avg" | "premul_sum":
+            total = given.sum(axis=0)
+            return (
+                total * FACTOR if op == "premul_sum" else total / (len(given) if op == "avg" else 1)
+            )
+        case "product":
+            return given.prod(axis=0)
+        case "min" | "max":
+            return getattr(given, op)(axis=0)
+    ufunc = {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}[op]
+    return cast("Array", ufunc.reduce(given))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_results_are_exact(dtype: str) -> None:
+    for ranks in (2, 3, 7, MOST_RANKS):
+        everyone = tuple(range(ranks))
+        for op in [name for name in REDOPS if has_meaning(dtype, name)]:
+            values = Values(DTYPES[dtype], op, ranks)
+            for given, result in (
+                (
+                    [values.pattern(rank, 5) for rank in everyone],
+                    values.pattern_result(everyone, 5),
+                ),
+                ([values.steady(rank) for rank in everyone], values.steady_result(everyone)),
+            ):
+                wanted = _reduced(np.stack([_numbers(row, dtype) for row in given]), dtype, op)
+                found = _numbers(result, dtype)
+                if "int" in dtype:  # which wrap
+                    bits = np.iinfo(dtype).bits
+                    assert not ((wanted - found) % 2**bits).any(), (ranks, op)
+                else:
+                    assert (wanted == found).all(), (ranks, op)
+                    if op == "sum":  # in whatever order, for none is negative
+                        assert found.real.max() <= DTYPES[dtype].whole
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_rank_counts_in_results(dtype: str) -> None:
+    for op in [name for name in REDOPS if has_meaning(dtype, name)]:
+        for ranks in (2, 5, MOST_RANKS):
+            values = Values(DTYPES[dtype], op, ranks)
+            everyone = tuple(range(ranks))
+            result = values.pattern_result(everyone, 1)
+            for rank in (0, 1, ranks - 1):
+                without = values.pattern_result(everyone[:rank] + everyone[rank + 1 :], 1)
+                assert (result != without).any(), (op, ranks, rank)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("collective", ["allreduce", "reduce_scatter", "alltoall", "allgather"])
 def test_oracle_counts_wrong_elements(collective: str, dtype: str) -> None:
-    ranks, count = 3, 3 * 5000
+    ranks, rank = 3, 1
+    call = call_of(collective, ranks, 3 * 5000, dtype, redop="max" if dtype == "bool" else "sum")
+    if call.redop != NO_OP and not has_meaning(dtype, call.redop):
+        return
+    values = Values(DTYPES[dtype], call.redop, ranks)
     inputs = []
-    for rank in range(ranks):
-        buffer = Buffer(DTYPES["int64"], layout(collective, rank, ranks, count).send)
-        buffer.fill_pattern(rank, 7)
+    for peer in range(ranks):
+        buffer = Buffer(values, layout(call, peer).send)
+        buffer.fill_pattern(peer, 7)
         inputs.append(buffer.array)
-    rank = 1
-    wanted = expected(collective, rank, ranks, count)
-    values = np.concatenate(
-        [
-            sum(inputs[r][part.start : part.start + part.count] for r in part.ranks)
-            for part in wanted
-        ]
-    )
-    result = Buffer(DTYPES[dtype], len(values))
-    result.array[:] = DTYPES[dtype].encode(values)
+    wanted = expected(call, rank)
+    parts = [
+        [inputs[peer][part.start : part.start + part.count] for peer in part.ranks]
+        for part in wanted
+    ]
+    results = [
+        DTYPES[dtype].encode(
+            _reduced(np.stack([_numbers(row, dtype) for row in rows]), dtype, call.redop)
+        )
+        if len(rows) > 1
+        else rows[0]
+        for rows in parts
+    ]
+    result = Buffer(values, sum(map(len, results)))
+    result.array[:] = np.concatenate(results)
     assert result.count_wrong(wanted, 7) == 0
-    assert result.count_wrong(wanted, 8) > len(values) // 2
+    assert result.count_wrong(wanted, 8) > len(result.array) // 4
     result.array[[0, 4999]] = DTYPES[dtype].encode(np.array([100, 100]))
     assert result.count_wrong(wanted, 7) == 2
     result.poison()
-    assert result.count_wrong(wanted, 7) == len(values)
+    assert result.count_wrong(wanted, 7) == len(result.array)
 
 
-def test_sums_of_the_most_ranks_are_exact_in_every_dtype() -> None:
-    written = [Buffer(DTYPES["int64"], 5000) for _ in range(MOST_RANKS)]
-    for iteration in range(2 * PERIOD):
-        for rank, buffer in enumerate(written):
-            if iteration < PERIOD:
-                buffer.fill(rank, iteration)
-            else:
-                buffer.fill_pattern(rank, iteration)
-        # In whatever order: bfloat16 holds the whole numbers up to 256, as float16 up to 2048.
-        arrays = np.stack([buffer.array for buffer in written])
-        assert np.maximum(arrays, 0).sum(axis=0).max() <= 256
-        assert np.minimum(arrays, 0).sum(axis=0).min() >= -256
+def test_oracle_sees_a_stale_iteration() -> None:
+    for (dtype, op), ranks in itertools.product(_meanings(), (*range(2, 9), MOST_RANKS)):
+        everyone = tuple(range(ranks))
+        wanted = expected(call_of("allreduce", ranks, 10), 0)
+        buffer = Buffer(Values(DTYPES[dtype], op, ranks), 10)
+        results = Values(DTYPES[dtype], op, ranks).steady_result(everyone)
+        ends = buffer.ends(2 * PERIOD)
+        ends[:] = np.tile(results, 2)[:, np.newaxis]
+        assert buffer.count_wrong_ends(wanted, ends) == 0
+        for way in (1, -1):
+            stale = np.roll(ends, way, axis=0)
+            assert buffer.count_wrong_ends(wanted, stale) == 4 * PERIOD, (dtype, op, ranks)
+        ends[4, 1] = DTYPES[dtype].encode(np.array([100]))[0]
+        assert buffer.count_wrong_ends(wanted, ends) == 1
 
 
-@pytest.mark.parametrize("ranks", range(2, 9))
-def test_oracle_sees_a_stale_iteration(ranks: int) -> None:
-    wanted = expected("allreduce", 0, ranks, 10)
-    buffer = Buffer(DTYPES["float32"], 10)
-    ends = buffer.ends(6)
-    for iteration in range(6):
-        for rank in range(ranks):
-            buffer.fill(rank, iteration)
-            ends[iteration] += buffer.array[[0, -1]]
-            assert buffer.array[0] == buffer.values(rank)[iteration % PERIOD]
-    assert buffer.count_wrong_ends(wanted, ends) == 0
-    assert buffer.count_wrong_ends(wanted, np.roll(ends, 1, axis=0)) == 12
-    assert buffer.count_wrong_ends(wanted, np.roll(ends, -1, axis=0)) == 12
-    ends[4, 1] += 1
-    assert buffer.count_wrong_ends(wanted, ends) == 1
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_moved_values_differ_by_rank_and_iteration(dtype: str) -> None:
+    values = Values(DTYPES[dtype], NO_OP, 2)
+    first, second = values.steady(0), values.steady(1)
+    assert (first != second).all()
+    for way in (1, -1):
+        assert (first != np.roll(first, way)).all()
+    assert (values.pattern(0, 1) != values.pattern(1, 1)).any()
 
 
 def test_samples_become_one_row_a_placement() -> None:
@@ -371,7 +555,8 @@ def test_ratio_compares_equal_placements() -> None:
         == 5.0
     )
     assert report.ratio(_row(library="gloo", placement="far"), ours, "goccl/tcp") is None
-    assert report.ratio(_row(library="gloo", bytes=65), ours, "goccl/shm") is None
+    for other in ({"bytes": 65}, {"redop": "max"}, {"root": 1}, {"in_place": True}):
+        assert report.ratio(_row(library="gloo", **other), ours, "goccl/shm") is None
     mixed = _row(placement="mixed")
     assert report.ratio(mixed, [mixed], "goccl/shm") is None
 
@@ -382,12 +567,11 @@ def test_table() -> None:
         _row(library="goccl-c", median_us=1.0),
         _row(library="gloo", transport="tcp", median_us=20.0),
     ]
-    _, title, names = report.table_head("allreduce", 2, "float32", OURS).split("\n")
+    names = report.table_head(rows[0], OURS)
     lines = [report.table_row(row, rows, OURS) for row in rows]
-    assert title == "# allreduce, 2 ranks, float32"
     assert {len(line) for line in lines} == {len(names)}
     assert lines[2].split() == [
-        "64", "gloo", "tcp", "near", "10", "20.00", "2.50", "3.00", "1.000", "1.000", "0",
+        "64", "gloo", "tcp", "no", "near", "10", "20.00", "2.50", "3.00", "1.000", "1.000", "0",
         "10.00", "20.00",
     ]  # fmt: skip
 
@@ -399,7 +583,7 @@ def test_means_are_compared_too_beside_busy_programs() -> None:
         _row(library="impi", transport="auto", median_us=1.0, mean_us=40.0, beside=beside),
         _row(library="mpich", transport="auto", median_us=4.0, mean_us=30.0, beside=beside),
     ]
-    *_, names = report.table_head("allreduce", 2, "float32", OURS[1:], beside=beside).split("\n")
+    names = report.table_head(rows[0], OURS[1:])
     lines = [report.table_row(row, rows, OURS[1:]) for row in rows]
     assert names.endswith("wrong x goccl-c/shm mean x goccl-c/shm")
     assert {len(line) for line in lines} == {len(names)}
@@ -436,14 +620,6 @@ def test_mpi_is_compared_with_goccl_through_c() -> None:
     assert report.base_of(rows[3], labels[2:]) == ""
 
 
-def test_json(tmp_path: Path) -> None:
-    path = tmp_path / "out.json"
-    report.write_json([_row()], path)
-    (row,) = json.loads(path.read_text())
-    assert list(row) == JSON_KEYS
-    assert row["library"] == "goccl"
-
-
 def test_plot(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     rows = [
@@ -461,7 +637,7 @@ def test_plot(tmp_path: Path) -> None:
         for collective in ("allreduce", "broadcast")
         for ranks in (2, 4)
     ]
-    plot.write_plot(rows, tmp_path / "out.png")
+    plot.write_plot({"": rows}, tmp_path / "out.png")
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -476,7 +652,7 @@ def test_plot_over_the_number_of_ranks(tmp_path: Path) -> None:
     ] + [_row(collective="barrier", ranks=ranks, bytes=0) for ranks in sizes]
     rows.append(_row(collective="allgather", ranks=2, bytes=8, placement="far"))
     titles, points = [], []
-    for (panel,) in plot._grid(rows):
+    for (panel,) in plot._grid([plot._Drawn(**vars(row)) for row in rows]):
         assert (panel.over, panel.ticks) == ("ranks", {2: "2", 4: "4", 8: "8"})
         titles.append(panel.title)
         points.append([(row.ranks, row.bytes) for row in panel.rows if row.library == "goccl"])
@@ -487,9 +663,10 @@ def test_plot_over_the_number_of_ranks(tmp_path: Path) -> None:
     ]
     assert points[:2] == [[(2, 8), (4, 16)], [(2, 1024), (4, 1024), (8, 1024)]]
     assert points[2] == [(2, 0), (4, 0), (8, 0)]
-    plot.write_plot(rows, tmp_path / "out.svg")
+    plot.write_plot({"": rows}, tmp_path / "out.svg")
     assert "allgather, 8 to 16 bytes" in (tmp_path / "out.svg").read_text()
-    (over_sizes,) = plot._grid([row for row in rows if row.ranks < 8])  # as many sizes as ranks
+    few = [plot._Drawn(**vars(row)) for row in rows if row.ranks < 8]  # as many sizes as ranks
+    (over_sizes,) = plot._grid(few)
     assert [panel.over for panel in over_sizes] == ["bytes", "bytes"]
 
 
@@ -666,11 +843,15 @@ def _gloo() -> Library:
     return libraries.peer_library("gloo", 2)
 
 
+def _table(lines: list[str]) -> Table:
+    return Table(lambda text, _: lines.append(text))
+
+
 def _run(settings: Settings, library: Library) -> tuple[Bench, str]:
     output: list[str] = []
     tags = iter([95.0, 95.0, 375.0] * 1000)
     with Bench(
-        settings, [library], lambda: next(tags), Progress(io.StringIO()), output.append
+        settings, [library], lambda: next(tags), Progress(io.StringIO()), [_table(output)]
     ) as run:
         run.run()
     return run, "\n".join(output)
@@ -680,25 +861,14 @@ def _goccl_c(transport: str) -> Library:
     return libraries.goccl_library("c", transport)
 
 
-@pytest.mark.parametrize(
-    ("library", "ranks"),
-    [
-        pytest.param(_gloo, 3, id="gloo-3"),  # with 2 in the suite's test
-        *(
-            pytest.param(
-                lambda transport=transport: _goccl_c(transport), ranks, id=f"c-{transport}-{ranks}"
-            )
-            for transport in ("shm", "tcp")
-            for ranks in (2, 3)
-        ),
-    ],
-)
-def test_from_end_to_end(library: Callable[[], Library], ranks: int) -> None:
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_c_from_end_to_end(transport: str, ranks: int) -> None:
     sizes = [4, 4100]
     settings = Settings(
         list(COLLECTIVES), ranks, sizes, iterations=4, warmup=1, blocks=2, timeout=60
     )
-    run, output = _run(settings, library())
+    run, output = _run(settings, _goccl_c(transport))
     assert run.failures == []
     assert {row.collective for row in run.rows} == set(COLLECTIVES)
     assert [row.wrong for row in run.rows] == [0] * len(run.rows)
@@ -710,6 +880,111 @@ def test_from_end_to_end(library: Callable[[], Library], ranks: int) -> None:
     assert set(measured.values()) == {4}
     for collective in COLLECTIVES:
         assert f"# {collective}, {ranks} ranks, float32" in output
+
+
+def _wrong(run: Bench) -> list[report.Row]:
+    return [row for row in run.rows if row.wrong != 0]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_c_in_place_and_not_from_another_root(ranks: int) -> None:
+    settings = Settings(
+        list(COLLECTIVES), ranks, [40], ["float8_e5m2", "complex64"], 2, 0, 1, 60,
+        redops=["product"], root=ranks - 1, in_place=[False, True],
+    )  # fmt: skip
+    run, output = _run(settings, _goccl_c("shm"))
+    assert run.failures == []
+    assert _wrong(run) == []
+    assert {(row.collective, row.in_place) for row in run.rows} == {
+        (collective, in_place) for collective in COLLECTIVES for in_place in places(collective)
+    }
+    assert {row.root for row in run.rows if row.collective == "gather"} == {ranks - 1}
+    assert {row.root for row in run.rows if row.collective == "allgather"} == {NO_ROOT}
+    assert f"# reduce, {ranks} ranks, complex64, product, root {ranks - 1}\n" in output
+
+
+def test_c_has_every_reduce_op_and_dtype() -> None:
+    settings = Settings(["reduce_scatter"], 2, [40], list(DTYPES), 2, 0, 1, 60, redops=REDOPS)
+    run, _ = _run(settings, _goccl_c("shm"))
+    assert run.failures == []
+    assert _wrong(run) == []
+    assert {(row.dtype, row.redop) for row in run.rows} == set(_meanings())
+
+
+@pytest.mark.parametrize(
+    "library", [_gloo, lambda: libraries.goccl_library("torch", "shm")], ids=["gloo", "goccl"]
+)
+def test_torch_in_place_and_not_from_another_root(library: Callable[[], Library]) -> None:
+    pytest.importorskip("torch")
+    settings = Settings(
+        list(COLLECTIVES), 3, [4, 4100], ["uint8", "bfloat16", "bytes1"], 2, 0, 1, 60,
+        redops=["max", "bxor"], root=2, in_place=[False, True],
+    )  # fmt: skip
+    run, _ = _run(settings, library())
+    assert run.failures == []
+    assert _wrong(run) == []
+    without = {"allreduce", "reduce"}  # torch.distributed has them in place only
+    assert {(row.collective, row.in_place) for row in run.rows} == {
+        (collective, in_place)
+        for collective in COLLECTIVES
+        for in_place in places(collective)
+        if in_place or collective not in without
+    }
+    moved = {row.dtype for row in run.rows if row.collective == "gather"}
+    assert moved == {"uint8", "bfloat16"} | (
+        {"bytes1"} if run.rows[0].library == "goccl" else set()
+    )
+    reduced = {(row.dtype, row.redop) for row in run.rows if row.collective == "reduce_scatter"}
+    assert reduced == {("uint8", "max"), ("uint8", "bxor"), ("bfloat16", "max")}
+
+
+def test_what_a_library_lacks_is_told_once() -> None:
+    stream = io.StringIO()
+    settings = Settings(["allreduce"], 2, [4], ["int16"], 2, 0, 1, 60, redops=["sum", "max"])
+    with Bench(
+        settings, [_gloo()], lambda: 95.0, Progress(stream), [],
+        start=lambda *_: _Lacking(),
+    ) as run:  # fmt: skip
+        run.run()
+    assert (run.rows, run.failures) == ([], [])
+    assert stream.getvalue().count("gloo/tcp is skipped: Gloo has no allreduce of int16\n") == 1
+
+
+_SPOILT = """
+from dataclasses import replace
+from goccl._ranks.adapters import CoreAdapter
+
+class Spoilt(CoreAdapter):
+    def bind(self, call, send, recv):
+        return super().bind(replace(call, root=0, redop="min"), send, recv)
+
+def adapter(library):
+    return Spoilt()
+"""
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_wrong_results_are_counted_where_they_are_checked(check: bool, tmp_path: Path) -> None:
+    """By ranks that take another root, and another reduce op, than they are told."""
+    (tmp_path / "spoilt.py").write_text(_SPOILT)
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    library = _goccl_c("shm")
+    library = replace(
+        library, adapters="spoilt", environment=library.environment | {"PYTHONPATH": path}
+    )
+    settings = Settings(
+        ["allreduce", "broadcast"], 2, [1000], ["float8_e4m3fn"], 2, 0, 1, 60, root=1, check=check
+    )
+    run, _ = _run(settings, library)
+    assert [row.collective for row in run.rows] == ["allreduce", "broadcast"]
+    if check:
+        assert all((row.wrong or 0) > 1000 for row in run.rows)
+        assert [failure.partition(" wrong ")[2] for failure in run.failures] == [
+            "after the first call"
+        ] * 2
+    else:
+        assert [row.wrong for row in run.rows] == [None, None]
+        assert run.failures == []
 
 
 def _with_test_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -733,7 +1008,7 @@ def test_tensors_of_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         assert bench.main(args) == 0
-    rows = json.loads(file.read_text())
+    rows = json.loads(file.read_text())["rows"]
     assert {(row["library"], row["device"]) for row in rows} == {
         ("goccl", "testdev"),
         ("goccl-cpu", "cpu"),
@@ -776,7 +1051,7 @@ def test_schedules_take_turns_and_tell_what_is_under_way(transport: str) -> None
     names = ["sequential", "window=2", "parallel"]
     entrants = [libraries.goccl_library("c", transport, name) for name in names]
     settings = Settings(["alltoall"], 4, [4 << 20], iterations=2, warmup=0, blocks=2, timeout=60)
-    with Bench(settings, entrants, lambda: 95.0, Progress(io.StringIO()), output.append) as run:
+    with Bench(settings, entrants, lambda: 95.0, Progress(io.StringIO()), [_table(output)]) as run:
         run.run()
     assert run.failures == []
     assert [row.schedule for row in run.rows] == names
@@ -805,14 +1080,14 @@ def test_schedules_are_of_alltoall(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--schedule is of alltoall" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["openmpi", "mpich", "impi"])
+@pytest.mark.parametrize("name", ["openmpi", "mpich", "impi", "mpi-abi"])
 def test_mpi_from_end_to_end(name: str) -> None:
     ranks = 3
     try:
         library = libraries.peer_library(name, ranks)
     except Unavailable as error:
         pytest.skip(str(error))
-    run, _ = _run(Settings(list(COLLECTIVES), ranks, [4, 4100], "float32", 4, 1, 2, 60), library)
+    run, _ = _run(Settings(list(COLLECTIVES), ranks, [4, 4100], ["float32"], 4, 1, 2, 60), library)
     assert run.failures == []
     assert {row.collective for row in run.rows} == set(COLLECTIVES)
     assert [row.wrong for row in run.rows] == [0] * len(run.rows)
@@ -980,14 +1255,14 @@ def test_suite_from_end_to_end(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = [line for line in done.stderr.splitlines() if line.startswith("part ")]
     assert [line.split(":")[1] for line in told] == [
-        " allreduce, 2 ranks",
-        " barrier, 2 ranks",
-        " allreduce, 3 ranks",
-        " barrier, 3 ranks",
+        " allreduce, 2 ranks, float32",
+        " barrier, 2 ranks, float32",
+        " allreduce, 3 ranks, float32",
+        " barrier, 3 ranks, float32",
     ]
     assert told[0].startswith("part 1 of 6:")
     assert "part 6 of 6, about 0 min left" in told[3]
-    rows = json.loads((tmp_path / "host.json").read_text())
+    rows = json.loads((tmp_path / "host.json").read_text())["rows"]
     assert {row["library"] for row in rows} == {"goccl", "goccl-c", "gloo"}
     points = {("allreduce", 4), ("allreduce", 1024), ("barrier", 0)}
     assert {(row["ranks"], row["collective"], row["bytes"]) for row in rows} == {
@@ -1029,7 +1304,7 @@ def test_ranks_of_a_launcher(tmp_path: Path) -> None:
     )
     assert first.returncode == 0, first.stderr
     assert [(done.returncode, done.stdout) for done in others] == [(0, "")] * 2
-    rows = json.loads((tmp_path / "out.json").read_text())
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
     ours = {
         (way, "tcp", schedule)
         for way in ("goccl", "goccl-c")
@@ -1171,10 +1446,9 @@ def test_barrier_of_hosts() -> None:
             end.close()
 
 
-@pytest.mark.parametrize("library", [_gloo, lambda: _goccl_c("shm")], ids=["gloo", "c"])
-def test_bfloat16_and_chosen_iterations(library: Callable[[], Library]) -> None:
-    settings = Settings(["allreduce"], 2, [1000], dtype="bfloat16", blocks=1, timeout=60)
-    run, _ = _run(settings, library())
+def test_bfloat16_and_chosen_iterations() -> None:
+    settings = Settings(["allreduce"], 2, [1000], dtypes=["bfloat16"], blocks=1, timeout=60)
+    run, _ = _run(settings, _goccl_c("shm"))
     (row,) = run.rows
     assert (row.bytes, row.wrong) == (1000, 0)
     assert row.iterations >= 2
@@ -1189,7 +1463,7 @@ class _Steady:
     def __init__(self) -> None:
         self.blocks: list[int] = []
 
-    def prepare(self, collective: str, count: int, dtype: str) -> None:
+    def prepare(self, call: Call, *, check: bool = True) -> None:
         pass
 
     def first_call(self) -> tuple[float, int]:
@@ -1208,13 +1482,16 @@ class _Steady:
         pass
 
 
+class _Lacking(_Steady):
+    def prepare(self, call: Call, *, check: bool = True) -> None:
+        raise Unavailable(f"Gloo has no {call.collective} of {call.dtype}")
+
+
 def test_a_block_is_as_long_as_is_wanted_though_blocks_take_long_to_begin() -> None:
     group = _Steady()
     progress = Progress(io.StringIO())
     settings = Settings(["allreduce"], 2, [4], blocks=1)
-    with Bench(
-        settings, [_gloo()], lambda: 100.0, progress, lambda _: None, start=lambda *_: group
-    ) as run:
+    with Bench(settings, [_gloo()], lambda: 100.0, progress, [], start=lambda *_: group) as run:
         run.run()
     assert 0.04 < (10 + group.blocks[-1]) * 1e-4 < 0.05
 
@@ -1232,15 +1509,38 @@ def test_a_block_that_is_far_too_long_is_not_made_again_to_guess_its_length() ->
     assert group.blocks == [2]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_c_reads_and_writes_elements_of_the_dtype(dtype: str) -> None:
-    run, _ = _run(Settings(["reduce_scatter"], 2, [4100], dtype, 4, 1, 1, 60), _goccl_c("shm"))
+def test_goccl_numpy_makes_each_collective() -> None:
+    library = libraries.goccl_library("numpy", "shm")
+    settings = Settings(
+        [*COLLECTIVES], 2, [64], ["int16", "complex32"], 2, 1, 1, 60,
+        redops=["product", "premul_sum"], root=1, in_place=[False, True],
+    )  # fmt: skip
+    run, _ = _run(settings, library)
     assert run.failures == []
-    assert [row.wrong for row in run.rows] == [0]
+    assert _wrong(run) == []
+    assert {row.library for row in run.rows} == {"goccl-numpy"}
+    assert {(row.collective, row.in_place) for row in run.rows} == {
+        (collective, in_place) for collective in COLLECTIVES for in_place in places(collective)
+    }
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+def test_goccl_numpy_needs_ml_dtypes_for_narrow_floats(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elements = Buffer(Values(DTYPES[dtype], NO_OP, 2), 4).array
+    ours = NumpyAdapter()
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(Unavailable, match=f"NumPy has {dtype} by the package ml_dtypes only"):
+        ours._typed(elements, dtype)
+    monkeypatch.undo()
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    assert ours._typed(elements, dtype).dtype == getattr(ml_dtypes, dtype)
 
 
 def test_missing_core_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(capi, "LIBRARY", tmp_path / "absent.so")
+    monkeypatch.setattr(_capi, "LIBRARY", tmp_path / "absent.so")
+    monkeypatch.setattr(_capi, "library", _capi.library.__wrapped__)  # not the one that is loaded
     with pytest.raises(Unavailable, match=r"absent\.so"):
         CoreAdapter().meet(Setup(2, 0, "", 0, -1, {}, 1))
 
@@ -1263,14 +1563,12 @@ def test_pingpong_is_half_of_the_second_round_trip_of_rank_0(
         def join(self) -> None:
             self.rank, self.ranks = rank, 3
 
-        def bind(
-            self, collective: str, dtype: DType, send: Array, recv: Array
-        ) -> Callable[[], None]:
-            def call() -> None:
+        def bind(self, call: Call, send: Array, recv: Array) -> Callable[[], None]:
+            def run() -> None:
                 calls[0] += 1
                 clock[0] += 10 if calls[0] % 2 else 1000
 
-            return call
+            return run
 
         def leave(self) -> None:
             pass
@@ -1283,7 +1581,7 @@ def test_pingpong_is_half_of_the_second_round_trip_of_rank_0(
     library, meeting = Steady(), Alone()
     library.join()
     one = worker._Rank(library, cast("barrier.Barrier", meeting))
-    one.prepare({"collective": "pingpong", "count": 4, "dtype": "float32"})
+    one.prepare({"call": asdict(call_of("pingpong", 3, 4)), "check": True})
     _, times = one.block({"iterations": 3, "warmup": 1, "seed": 0})
     assert wire.unpack_times(times) == [wanted] * 3
     assert calls == [2 + 2 * 4]  # two are checked
@@ -1325,12 +1623,19 @@ def test_id_that_does_not_come_is_told(rank: int, closes: bool, words: str) -> N
             CoreAdapter().meet(Setup(2, rank, "", 0, -1, {1 - rank: own}, 0.05))
 
 
+def _floats() -> Buffer:
+    return Buffer(Values(DTYPES["float32"], "sum", 2), 8)
+
+
 def _loop(buffer: Buffer, **changes: Any) -> capi.Loop:
     values: dict[str, Any] = {
         "collective": b"allreduce",
         "dtype": capi.DTYPES["float32"],
+        "op": capi.OPS["sum"],
         "in_": buffer.array.ctypes.data,
+        "out": buffer.array.ctypes.data,
         "in_count": len(buffer.array),
+        "out_count": len(buffer.array),
         "element": buffer.array.itemsize,
     }
     return capi.Loop(**(values | changes))
@@ -1349,6 +1654,8 @@ def _measure(core: capi.Core, comm: int, loop: capi.Loop | None) -> Array:
         ({"collective": None}, "must not be NULL"),
         ({"dtype": 21}, "dtype is 21, allowed are 0 to 20"),
         ({"dtype": -1}, "dtype is -1"),
+        ({"op": 9}, "op is 9"),
+        ({"collective": b"broadcast", "root": 1}, "root is 1"),
         ({"in_": None}, "NULL"),
         ({"element": 0}, "element is 0"),
     ],
@@ -1356,13 +1663,26 @@ def _measure(core: capi.Core, comm: int, loop: capi.Loop | None) -> Array:
 def test_c_refuses_wrong_arguments(core: capi.Core, changes: dict[str, Any], told: str) -> None:
     comm = core.init(core.unique_id(), 0, 1, 60)
     with pytest.raises(capi.Failed, match=told):
-        _measure(core, comm, _loop(Buffer(DTYPES["float32"], 8), **changes))
+        _measure(core, comm, _loop(_floats(), **changes))
     core.destroy(comm)
+
+
+def test_reduce_ops_have_a_meaning_where_the_library_says_so(core: capi.Core) -> None:
+    comm = core.init(core.unique_id(), 0, 1, 60)
+    found = set()
+    for dtype, op in itertools.product(DTYPES, REDOPS):
+        buffer = Buffer(Values(DTYPES[dtype], NO_OP, 1), 1)
+        loop = _loop(buffer, dtype=capi.DTYPES[dtype], op=capi.OPS[op], factor=(FACTOR, 0))
+        with contextlib.suppress(capi.Failed):
+            core.measure(comm, loop, 1, np.zeros(1).ctypes.data, None)
+            found.add((dtype, op))
+    core.destroy(comm)
+    assert found == set(_meanings())
 
 
 def test_c_times_every_call(core: capi.Core) -> None:
     comm = core.init(core.unique_id(), 0, 1, 60)
-    buffer = Buffer(DTYPES["float32"], 8)
+    buffer = _floats()
     assert (_measure(core, comm, _loop(buffer)) > 0).all()
     with pytest.raises(capi.Failed, match="must not be NULL"):
         _measure(core, comm, None)
@@ -1375,7 +1695,7 @@ def test_c_times_every_call(core: capi.Core) -> None:
 
 def test_c_gives_up_on_a_rank_that_does_not_come(core: capi.Core) -> None:
     unique_id = core.unique_id()
-    buffer = Buffer(DTYPES["float32"], 8)
+    buffer = _floats()
     meeting = np.zeros(barrier.size(2), dtype=np.uint8)
     loop = _loop(buffer, meeting=meeting.ctypes.data, meeting_ms=50)
     with ThreadPoolExecutor(2) as pool:
@@ -1388,13 +1708,13 @@ def test_c_gives_up_on_a_rank_that_does_not_come(core: capi.Core) -> None:
 
 def test_c_makes_calls_of_a_pingpong_twice(core: capi.Core) -> None:
     unique_id = core.unique_id()
-    buffers = [[Buffer(DTYPES["float32"], 8) for _ in range(2)] for _ in range(2)]
+    buffers = [[_floats() for _ in range(2)] for _ in range(2)]
 
     def play(rank: int) -> Array:
         send, recv = buffers[rank]
         send.fill_pattern(rank, 1)
         comm = core.init(unique_id, rank, 2, 20)
-        more = {"out": recv.array.ctypes.data, "out_count": 8, "twice": rank == 0}
+        more = {"out": recv.array.ctypes.data, "twice": rank == 0}
         us = np.zeros(8)
         # Rank 1 makes as many calls, one after the other: the message that none sends is missed.
         loop = _loop(send, collective=b"pingpong", **more)
@@ -1521,7 +1841,7 @@ def test_reader_that_goes_ends_the_bench_and_rows_are_kept(tmp_path: Path) -> No
     assert "goccl bench: stopped: " in messages
     assert "Traceback" not in messages
     assert "Exception ignored" not in messages
-    kept = [row["bytes"] for row in json.loads(file.read_text())]
+    kept = [row["bytes"] for row in json.loads(file.read_text())["rows"]]
     assert kept == sizes[: len(kept)]
     assert 0 < len(kept) < len(sizes)
 
@@ -1597,7 +1917,7 @@ def test_busy_programs_run_beside(given: str, nice: int, tmp_path: Path) -> None
     plural = "s" if programs > 1 else ""
     told = f"beside {programs} busy program{plural} of nice level {nice}"
     assert f"# allreduce, 2 ranks, float32, {told}\n" in output
-    (row,) = json.loads(file.read_text())
+    (row,) = json.loads(file.read_text())["rows"]
     assert row["beside"] == {"programs": programs, "nice": nice}
     assert f"| Measured | {told} |" in (tmp_path / "out.md").read_text()
 
@@ -1674,7 +1994,7 @@ def _gone(pids: list[int]) -> bool:
 
 def test_killed_rank_is_named_and_nothing_is_left(group: RankGroup) -> None:
     pids = _ranks(group)
-    group.prepare("allreduce", 16, "float32")
+    group.prepare(call_of("allreduce", group.ranks, 16))
     os.kill(pids[1], signal.SIGKILL)
     with pytest.raises(GroupFailure, match=r"/tcp: .*rank 1"):
         group.block(10, 0, 0, 30)
@@ -1684,7 +2004,7 @@ def test_killed_rank_is_named_and_nothing_is_left(group: RankGroup) -> None:
 
 def test_stopped_rank_is_named_and_nothing_is_left(group: RankGroup) -> None:
     pids = _ranks(group)
-    group.prepare("allreduce", 16, "float32")
+    group.prepare(call_of("allreduce", group.ranks, 16))
     os.kill(pids[0], signal.SIGSTOP)
     with pytest.raises(GroupFailure, match=r"/tcp: .*rank 0 did not answer in time"):
         group.block(10, 0, 0, 1)
@@ -1710,7 +2030,7 @@ def test_many_descriptors() -> None:
         files += [os.dup(0) for _ in range(1100)]
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(files) + 4, before[1]))
         with RankGroup(_goccl_c("shm"), 2, 60) as group:
-            group.prepare("barrier", 0, "float32")
+            group.prepare(call_of("barrier", group.ranks, 0))
             pids = _ranks(group)
         assert _gone(pids)
     finally:
@@ -1739,8 +2059,8 @@ def test_buffers_of_all_ranks_must_fit(group: RankGroup, monkeypatch: pytest.Mon
     monkeypatch.setattr("goccl._ranks.group.available_memory", lambda: 7 << 20)
     told = "no memory for 1048576 elements: the buffers of all ranks here take 8 MiB, and 7 are"
     with pytest.raises(Unavailable, match=told):
-        group.prepare("allreduce", 1 << 20, "float32")
-    group.prepare("allreduce", 1 << 18, "float32")
+        group.prepare(call_of("allreduce", group.ranks, 1 << 20))
+    group.prepare(call_of("allreduce", group.ranks, 1 << 18))
 
 
 @pytest.mark.parametrize(
@@ -1748,7 +2068,7 @@ def test_buffers_of_all_ranks_must_fit(group: RankGroup, monkeypatch: pytest.Mon
 )
 def test_eight_ranks_tell_how_they_started(library: Callable[[], Library]) -> None:
     settings = Settings(
-        ["allreduce"], 8, [4, 64 << 10], "bfloat16", iterations=4, blocks=2, timeout=60
+        ["allreduce"], 8, [4, 64 << 10], ["bfloat16"], iterations=4, blocks=2, timeout=60
     )
     run, output = _run(settings, library())
     assert run.failures == []
@@ -1777,7 +2097,7 @@ def test_wrong_first_call_is_told() -> None:
         [_goccl_c("shm")],
         lambda: 100.0,
         Progress(io.StringIO()),
-        lambda _: None,
+        [],
         start=lambda *_: Wrong(),
     ) as run:
         run.run()
@@ -2024,3 +2344,20 @@ def test_recovery_ended_by_a_signal_leaves_nothing_behind(number: signal.Signals
         process.send_signal(number)
         assert process.wait(200) == (-signal.SIGKILL if number == signal.SIGKILL else 130)
     assert _gone(pids)
+
+
+def test_numpy_goes_the_shortest_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a program does that names no more than it needs: see capi/python/fast.c."""
+    adapter = NumpyAdapter()
+    adapter.load()
+    adapter.rank, adapter.ranks = 0, 1
+    adapter._group = adapter._numpy.init(0, 1)
+    longer: list[Any] = []
+    monkeypatch.setattr(
+        type(adapter._group), "_allreduce", lambda _, *args, **named: longer.append((args, named))
+    )
+    for in_place in (True, False):
+        call = call_of("allreduce", 1, 4, in_place=in_place)
+        adapter.bind(call, np.ones(4, np.float32), np.ones(4, np.float32))()
+    adapter.leave()
+    assert longer == []

@@ -28,7 +28,7 @@ def _parse(*arguments: str) -> argparse.Namespace:
 def test_options() -> None:
     args = _parse()
     assert args.sizes == [8, 4096, 65536, 1 << 20, 16 << 20, 64 << 20]
-    assert (args.transport, args.peers) == (["shm", "tcp"], ["openmpi", "mpich", "impi"])
+    assert (args.transport, args.peers) == (["shm", "tcp"], ["openmpi", "mpich", "impi", "mpi-abi"])
     assert (args.iters, args.blocks, args.timeout) == (0, 10, 120)
     args = _parse("--sizes", "64K,8,8", "--peers", "mpich", "--transport", "tcp", "--iters", "3")
     assert (args.sizes, args.peers, args.transport) == ([8, 65536], ["mpich"], ["tcp"])
@@ -41,7 +41,7 @@ def test_options() -> None:
         (["--sizes", "4,64K"], "4 is not a multiple of 8 bytes"),
         (["--sizes", "12"], "12 is not a multiple of 8 bytes"),
         (["--sizes", "x"], "'x' is not a size"),
-        (["--peers", "gloo"], "'gloo' is not one of openmpi, mpich, impi"),
+        (["--peers", "gloo"], "'gloo' is not one of openmpi, mpich, impi, mpi-abi"),
         (["--transport", "mapped"], "'mapped' is not one of shm, tcp"),
         (["--blocks", "0"], "--blocks: '0' is not a whole number from 1"),
         (["--iters", "0"], "--iters: '0' is not a whole number from 1"),

@@ -1,7 +1,9 @@
 """`goccl doctor`: who is measured when, what is odd, and visits of real ranks."""
 
+import dataclasses
 import itertools
 import json
+import math
 import os
 import signal
 import socket
@@ -9,15 +11,17 @@ import subprocess
 import sys
 import threading
 import time
+from typing import ClassVar
 
 import goccl
 import harness
 import pytest
 from goccl import _cli as cli
-from goccl._doctor import launch, pairs, report, visit
+from goccl import _launch
+from goccl._doctor import pairs, report, visit
 from goccl._doctor.judge import LARGE, MEET, SMALL, Facts, Finding, Job, Joint, clocks, judge, names
-from goccl._doctor.launch import Place
 from goccl._doctor.measure import Half
+from goccl._launch import Place
 
 # -- who is measured when
 
@@ -160,6 +164,16 @@ def test_large_messages_that_do_not_come(failed, text):
     assert [finding.ranks for finding in late] == [[b] for a, b in failed if a == 0], (
         "small messages came"
     )
+
+
+def test_nothing_that_a_rank_tells_is_obeyed_by_the_terminal():
+    odd = change(job(2), (0, 1), failed=SMALL, error="\x1b[2Jgone")
+    odd.facts[1] = dataclasses.replace(odd.facts[1], host="a\x07", settings={"GOCCL_NET": "\x9bm"})
+    text = report.text(odd, judge(odd))
+    assert all(c.isprintable() or c == "\n" for c in text)
+    assert r"a\x07" in text
+    assert r"\x1b[2Jgone" in text
+    assert r"\x9bm" in text
 
 
 def test_a_pair_that_fails_once_it_has_met():
@@ -436,7 +450,7 @@ def test_names(ranks, text):
     ],
 )  # fmt: skip
 def test_launchers(environ, place):
-    assert launch.find(environ) == place
+    assert _launch.find(environ) == place
 
 
 @pytest.mark.parametrize(
@@ -479,17 +493,20 @@ def test_launchers_that_say_nonsense(environ, told, monkeypatch, capsys):
         ("a,b", "a"),
         ("r[1-2]-ib", "r1-ib"),
         ("r[5]x,q", "r5x"),
+        ("r[1-2]n[3,5],q", "r1n3"),
+        (",a", ""),
+        ("[", ""),
     ],
 )
 def test_first_host_of_slurm(nodes, first):
-    assert launch.first_host(nodes) == first
+    assert _launch.first_host(nodes) == first
 
 
 # -- visits of real ranks
 
 
-def run_visit(rank, size, come, pair):
-    board = visit.Board(rank.make_store("doctor"), 3)
+def run_visit(rank, size, come, pair, kind=visit.Board):
+    board = kind(rank.make_store("doctor"), 3)
     patience = visit.Patience(come=come, pair=pair, told=3)
     if rank.rank != 0:
         return visit.follow(board, rank.rank, patience)
@@ -522,7 +539,8 @@ def test_visit(make_world, size, transport):
 
 
 def test_visit_with_a_rank_of_other_settings(make_world):
-    odd = {1: {"GOCCL_NET": "tcp", "GOCCL_ALLTOALL_SCHEDULE": "parallel"}}
+    no_text = "mlx5_0\udcff"
+    odd = {1: {"GOCCL_NET": "tcp", "GOCCL_ALLTOALL_SCHEDULE": "parallel", "GOCCL_IB_HCA": no_text}}
     done = make_world(3, store="tcp", rank_env=odd).run(run_visit, 3, 60, 20)[0]
     assert done.pairs[0, 2].error == ""
     unreachable, *differ = grave(done)
@@ -531,6 +549,7 @@ def test_visit_with_a_rank_of_other_settings(make_world):
         "GOCCL_ALLTOALL_SCHEDULE",
         "GOCCL_NET",
     ]
+    assert done.facts[1].settings["GOCCL_IB_HCA"] == no_text
 
 
 def run_facts(rank):
@@ -543,6 +562,51 @@ def test_visit_without_a_rank(make_world):
     done = world.run(run_visit, 4, 3, 20)[0]
     assert grave(done) == ["ranks 2 and 3 did not come"]
     assert done.pairs[0, 1].error == ""
+
+
+class OddBoard(visit.Board):
+    """Where records have other fields than those that are known here."""
+
+    odd: ClassVar[dict[str, object]] = {}
+
+    def put(self, name, value):
+        super().put(name, {**value, **self.odd} if isinstance(value, dict) else value)
+
+
+def run_odd_visit(rank):
+    """Rank 1 tells more than is known here, as a later version may, and rank 2 nothing of use."""
+    OddBoard.odd = [{}, {"later": [1]}, {"pid": "1"}][rank.rank]
+    return run_visit(rank, rank.size, 60, 20, OddBoard)
+
+
+def test_visit_with_ranks_of_other_versions(make_world):
+    world = make_world(3, store="tcp")
+    done = world.run(run_odd_visit)[0]
+    assert grave(done) == ["rank 2 did not come"]
+    assert done.pairs[0, 1].error == ""
+
+
+HALF = {"rank": 1, "peer": 0, "transport": "shm", "latency_us": 1, "failed": ""}
+
+
+@pytest.mark.parametrize(
+    ("told", "is_one"),
+    [
+        (HALF, True),
+        (HALF | {"later": None}, True),
+        (HALF | {"latency_us": 10**400}, False),
+        (HALF | {"latency_us": math.nan}, False),
+        (HALF | {"latency_us": True}, False),
+        (HALF | {"rank": 1.0}, False),
+        (HALF | {"error": None}, False),
+        ({"rank": 1}, False),
+        (None, False),
+        ([], False),
+        ("rank, peer", False),
+    ],
+)
+def test_records_of_other_ranks(told, is_one):
+    assert (visit.made(Half, told) is not None) == is_one
 
 
 def run_dying_visit(rank, number):

@@ -1,5 +1,6 @@
 """Variables for scripts that cannot be changed, and options of a group that they are also for."""
 
+import os
 from datetime import timedelta
 
 import goccl
@@ -97,6 +98,52 @@ def run_refused(rank, text):
 )
 def test_what_cannot_be_is_refused(make_world, variable, text, told):
     make_world(2, env={variable: text, "GOCCL_TRANSPORT": "tcp"}).run(run_refused, told)
+
+
+def run_files(rank):
+    rank.init(timeout=MINUTES)
+    settings = goccl.describe().settings
+    return {
+        name: (settings[name].value, settings[name].source)
+        for name in ("timeout", "recovery", "min_size", "quorum", "net")
+    }
+
+
+def test_files_of_settings(make_world, tmp_path):
+    """After the environment counts the file that is named, and then that of the home folder."""
+    named, own = tmp_path / "named", tmp_path / ".goccl.conf"
+    named.write_text(
+        "# of the cluster\nGOCCL_TIMEOUT=80s\nGOCCL_RECOVERY = all\nGOCCL_QUORUM=any\n"
+    )
+    own.write_text("GOCCL_QUORUM=majority\nGOCCL_NET=tcp\n")
+    env = {"GOCCL_TIMEOUT": "90s", "GOCCL_CONF_FILE": str(named), "HOME": str(tmp_path)}
+    want = {
+        "timeout": ("90s", "environment"),
+        "recovery": ("all", str(named)),
+        "min_size": ("", "default"),
+        "quorum": ("any", str(named)),
+        "net": ("tcp", str(own)),
+    }
+    assert make_world(2, env=env).run(run_files) == [want, want]
+
+
+def run_unlike(rank, path):
+    if rank.rank == 1:
+        os.environ["GOCCL_CONF_FILE"] = path  # after goccl was imported, before it makes a group
+    with pytest.raises((ValueError, goccl.MismatchError)) as error:
+        rank.init()
+    return str(error.value)
+
+
+def test_ranks_with_unlike_files(make_world, tmp_path):
+    file = tmp_path / "goccl.conf"
+    file.write_text("GOCCL_QUORUM=any")
+    told = make_world(2).run(run_unlike, str(file))
+    text = 'the quorum (GOCCL_QUORUM) is "majority" on rank 0 and "any" on rank 1'
+    assert all(text in each for each in told), told
+    told = make_world(2).run(run_unlike, str(tmp_path / "none"))
+    text = f'file of settings (from GOCCL_CONF_FILE) "{tmp_path}/none" cannot be read: no such file'
+    assert all(text in each for each in told), told
 
 
 def run_interface(rank, options):

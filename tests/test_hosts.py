@@ -105,6 +105,25 @@ def test_a_group_tells_its_hosts_and_interface(make_hosts):
         assert f" node{rank}:" in program.stderr, "the log's lines begin with the host"
 
 
+# The same without torch.
+ARRAYS = """
+import json, sys
+sys.modules["torch"] = None
+import goccl.numpy, numpy as np
+with goccl.numpy.init(timeout=60) as comm:
+    total = comm.allreduce(np.full(1 << 16, float(comm.rank)))
+    print(json.dumps([[m.host for m in comm.members], comm.transport(1 - comm.rank), total[0]]))
+"""
+
+
+def test_arrays_between_hosts_without_torch(make_hosts):
+    network = make_hosts(2)
+    done = finished(*network.start(sys.executable, "-c", ARRAYS))
+    assert [each.returncode for each in done] == [0, 0], done
+    for each in done:
+        assert json.loads(each.stdout) == [["node0", "node1"], "tcp", 1.0]
+
+
 def test_an_interface_that_a_host_lacks_is_told_with_those_it_has(make_hosts):
     network = make_hosts(2)
     network.plug(1, "ib0", "main")

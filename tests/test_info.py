@@ -54,6 +54,14 @@ def test_text_names_every_setting_and_limit_in_100_columns():
         assert any(line.startswith(f"  {limit.name} ") for line in lines), limit.name
 
 
+def test_nothing_in_a_variable_is_obeyed_by_the_terminal():
+    """Nor do bytes that are no text keep the report from being printed."""
+    text = info(GOCCL_STOER="a\x1b[2Jb\udcffc", GOCCL_IB_HCA="x\x9b")
+    assert all(c.isprintable() or c == "\n" for c in text)
+    assert r"GOCCL_STOER=a\x1b[2Jb\udcffc" in text
+    assert r"x\x9b" in text
+
+
 def test_text_warns_of_limits_that_are_too_low_for_the_ranks():
     text = " ".join(info("--ranks", "60000").split())
     assert "WARNING" in text
@@ -94,10 +102,13 @@ def test_what_no_group_could_be_made_with_is_a_problem(env, told):
 
 INFO = "import sys; {}; from goccl import _cli; sys.exit(_cli.main(['info', '--json']))"
 NO_TORCH = "sys.modules['torch'] = None"
-OTHER_TORCH = "from goccl import _native; _native.built_for = lambda: '2.7.1'"
+OTHER_TORCH = (
+    "import torch; from goccl import _native; torch.__version__ = '2.7.1'; "
+    "del sys.modules['goccl._C']"
+)
 NO_LIBRARY = (
-    "from goccl import _info, _native; from pathlib import Path; import goccl; "
-    "_native.built_for = lambda: '2.7.1'; goccl.__file__ = '/nowhere/goccl/__init__.py'"
+    f"{OTHER_TORCH}; from goccl import _capi; from pathlib import Path; "
+    "_capi.LIBRARY = Path('/nowhere/libgoccl.so.0')"
 )
 
 
@@ -105,8 +116,16 @@ NO_LIBRARY = (
     ("broken", "first", "others"),
     [
         (NO_TORCH, "torch", ['network is "shm"']),
-        (OTHER_TORCH, "goccl was built for torch 2.7.1", ['network is "shm"']),
-        (NO_LIBRARY, "goccl was built for torch 2.7.1", ["libgoccl.so cannot be used: OSError"]),
+        (
+            OTHER_TORCH,
+            "goccl needs torch 2.8 or later, and this is torch 2.7.1",
+            ['network is "shm"'],
+        ),
+        (
+            NO_LIBRARY,
+            "goccl needs torch 2.8 or later, and this is torch 2.7.1",
+            ["libgoccl.so.0 cannot be used: OSError"],
+        ),
     ],
 )
 def test_a_broken_installation_hides_no_other_problem(broken, first, others):

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 import goccl
 import pytest
 from goccl import _cli as cli
-from goccl import _native, _registration
+from goccl import _extension, _native, _registration
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -77,6 +77,61 @@ def test_torch_is_imported_only_where_it_is_needed(code):
     assert printed.splitlines()[-1] == "False"
 
 
+TORCH = """
+import sys, time
+def waits():
+    frame = sys._current_frames()[sys.modules["__main__"].other.ident]
+    top, files = frame.f_code.co_name, set()
+    while frame:
+        files.add(frame.f_code.co_filename.rpartition("/")[2])
+        frame = frame.f_back
+    return "_finder.py" in files and top == "acquire"
+end = time.monotonic() + 60
+sys.modules["__main__"].begun.set()
+while not waits():
+    assert time.monotonic() < end, "the other thread does not wait for this import"
+    time.sleep(0.01)
+import colorsys  # as any module that torch imports
+__version__ = "2.99.0"
+"""
+THREADS = """
+import faulthandler, sys, threading
+faulthandler.dump_traceback_later(90, exit=True)
+sys.path.insert(0, sys.argv[1])
+begun = threading.Event()
+def load():
+    begun.wait(60)
+    try:
+        import goccl._C
+    except ImportError as error:
+        print("goccl build" in str(error))
+other = threading.Thread(target=load)
+other.start()
+import goccl, torch
+other.join()
+"""
+
+
+def test_two_threads_that_import(tmp_path):
+    """One holds torch's lock, and the other one looks for the extension."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(TORCH)
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS, tmp_path], capture_output=True, text=True, timeout=150
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+def test_a_file_of_an_older_build_is_not_loaded(tmp_path):
+    code = "import sys, goccl; goccl.__path__.append(sys.argv[1]); import goccl._C; print(goccl._C)"
+    (tmp_path / _extension.FILE).write_bytes(b"old")
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path],
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert "_torch" in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("autoload", ["0", "1"])
 def test_what_needs_torch_imports_it_and_registers(autoload):
     code = """
@@ -105,26 +160,58 @@ def group_of_one():
     return SimpleNamespace(store=dist.HashStore(), group_rank=0, group_size=1, group_id="g")
 
 
-def test_another_torch_is_refused_with_the_remedy(monkeypatch):
+def another_torch(monkeypatch, version):
+    """Has this process be one whose torch is of another version, and has loaded no extension."""
     import torch
 
-    monkeypatch.setattr(_native, "built_for", lambda: "2.7.1+cpu")
+    monkeypatch.setattr(torch, "__version__", version)
+    monkeypatch.delitem(sys.modules, "goccl._C")
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        ("2.99.0+cpu", ["2.99.0+cpu", "pip install --upgrade goccl", "-m goccl build", "compiler"]),
+        ("2.15.0.dev20260801", ["this is torch 2.15.0.dev20260801. Build it for this torch"]),
+        ("2.15.0a0+gitabc", ["this is torch 2.15.0a0+gitabc. Build it for this torch"]),
+        ("2.7.1", ["goccl needs torch 2.8 or later", "pip install --upgrade torch"]),
+    ],
+)
+def test_a_torch_that_has_no_extension_is_told_the_remedy(monkeypatch, version, told):
+    another_torch(monkeypatch, version)
     with pytest.raises(ImportError) as caught:
         _registration._create(group_of_one(), None)
-    for part in (
-        "built for torch 2.7.1+cpu",
-        f"this is torch {torch.__version__}",
-        "pip install --force-reinstall",
-    ):
+    for part in told:
         assert part in str(caught.value)
+    if not version.startswith("2.7"):
+        assert f"this goccl has extensions for torch {', '.join(_native.built_for())} " in str(
+            caught.value
+        )
 
 
-def test_patch_release_of_the_same_torch_is_accepted(monkeypatch):
-    import torch
+def test_sources_that_were_not_built_are_told_the_remedy(monkeypatch):
+    another_torch(monkeypatch, "2.99.0")
+    monkeypatch.setitem(sys.modules, "goccl._build_info", None)
+    with pytest.raises(ImportError, match=r"have not been built.* pip install \."):
+        _native.load()
 
-    minor = ".".join(torch.__version__.split(".")[:2])
-    monkeypatch.setattr(_native, "built_for", lambda: f"{minor}.99+other")
-    assert _native.load().ProcessGroupGoccl.Options is goccl.Options
+
+@pytest.mark.parametrize(
+    ("version", "key"),
+    [
+        ("2.15.0", "2.15"),
+        ("2.9.1+cpu", "2.9"),
+        ("2.10.0+cu128", "2.10"),
+        ("2.8.0.post1", "2.8"),
+        ("2.16.0.dev20261101+cpu", "2.16.0.dev20261101+cpu"),
+        ("2.8.0a0+5228986c39.nv25.06", "2.8.0a0+5228986c39.nv25.06"),
+        ("2.15.0rc3", "2.15.0rc3"),
+        ("3", "3"),
+    ],
+)
+def test_releases_of_one_minor_version_have_one_extension(version, key):
+    assert _extension.key(version) == key
+    assert _extension.folder_of(version).isidentifier()
 
 
 def test_options_of_another_type_are_refused():
@@ -147,19 +234,20 @@ def test_info_as_json():
     report = json.loads(done.stdout)
     assert done.returncode == 0, report["problems"]
     assert report["goccl"] == report["library"] == goccl.__version__
-    assert report["torch"]["built_for"] == report["torch"]["found"]
+    assert _extension.key(report["torch"]["found"]) in report["torch"]["built_for"]
+    assert report["torch"]["extension"] == _native.load().__file__
     assert {"shm", "tcp"} <= set(report["transports"])
     for facts in report["transports"].values():
         assert facts["usable"] or facts["problem"]
 
 
 def test_info_tells_what_it_can_with_another_torch(monkeypatch, capsys):
-    monkeypatch.setattr(_native, "built_for", lambda: "2.7.1")
+    another_torch(monkeypatch, "2.7.1")
     monkeypatch.setenv("GOCCL_SECRET", "pssst")
     assert cli.main(["info"]) == 1
     text = capsys.readouterr().out
     assert f"goccl       {goccl.__version__}" in text
-    assert "PROBLEM     goccl was built for torch 2.7.1" in text
+    assert "PROBLEM     goccl needs torch 2.8 or later, and this is torch 2.7.1." in text
     assert re.search(r"^GOCCL_SECRET +secret +environment +\(hidden\)$", text, re.MULTILINE), text
     assert "pssst" not in text
 
@@ -220,7 +308,7 @@ def test_info_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
-    assert re.search("^torch +not found, goccl was built for", done.stdout, re.MULTILINE), (
+    assert re.search("^torch +not found; goccl has extensions for", done.stdout, re.MULTILINE), (
         done.stdout
     )
     assert re.search("^PROBLEM +.*torch", done.stdout, re.MULTILINE)
@@ -258,6 +346,36 @@ def test_config_is_what_a_compiler_needs(tmp_path):
 def test_config_in_parts(asked, printed, capsys):
     assert cli.main(["config", asked]) == 0
     assert re.fullmatch(printed, capsys.readouterr().out.strip())
+
+
+@pytest.mark.parametrize(
+    ("asked", "file"),
+    [("--pkgconfig-dir", "goccl.pc"), ("--cmake-dir", "goccl-config.cmake")],
+)
+def test_config_names_folders(asked, file, capsys):
+    assert cli.main(["config", asked]) == 0
+    assert Path(capsys.readouterr().out.strip(), file).is_file()
+
+
+def test_config_tells_the_version(capsys):
+    assert cli.main(["config", "--version"]) == 0
+    assert capsys.readouterr().out == f"{goccl.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (["--cmake-dir", "--libs"], "goccl config: --cmake-dir cannot go with --libs\n"),
+        (["--version", "--cmake-dir"], "argument --cmake-dir: not allowed with argument --version"),
+    ],
+)
+def test_config_answers_one_question(asked, told):
+    done = subprocess.run(
+        [sys.executable, "-m", "goccl", "config", *asked],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -338,11 +456,16 @@ def test_command_line_names_its_commands(capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(["nonsense"])
     assert caught.value.code == 2
-    assert "'config', 'info', 'doctor', 'ps', 'store', 'bench'" in capsys.readouterr().err
+    assert (
+        "'config', 'build', 'info', 'doctor', 'run', 'ps', 'store', 'bench'"
+        in capsys.readouterr().err
+    )
 
 
 NEEDED = {
     "bench": ["barrier"],
+    "bench compare": ["old.json", "new.json"],
+    "bench plot": ["old.json", "-o", "picture.png"],
     "plan": ["verify", "file.json"],
     "simulate": ["barrier", "--ranks", "2"],
 }
@@ -376,11 +499,13 @@ def test_help_has_examples_that_are_right_and_exit_statuses(command, tmp_path, m
     parser = argparse.ArgumentParser(prog=command)
     importlib.import_module(cli._COMMANDS[command][0]).add_arguments(parser)
     examples, statuses = parser.format_help().split("examples:\n")[1].split("exit status:\n")
-    own = re.findall(rf"^  goccl {command}\b(.*)$", examples, re.MULTILINE)
+    own = re.findall(rf"^  (?:.* )?goccl {command}\b(.*)$", examples, re.MULTILINE)
     assert own
     for arguments in own:
         parser.parse_args(shlex.split(arguments))
-    assert {0, 2} <= set(map(int, re.findall(r"^  (\d+)  ", statuses, re.MULTILINE)))
+    # A program that is run has statuses of its own.
+    wanted = {2} if command == "run" else {0, 2}
+    assert wanted <= set(map(int, re.findall(r"^  (\d+)  ", statuses, re.MULTILINE)))
 
 
 def command(arguments, **streams):
@@ -450,8 +575,8 @@ def test_only_bench_needs_bench(tmp_path, arguments):
 def test_help_tells_how_to_bring_bench(tmp_path):
     bring = f"not installed; to bring it: {sys.executable} -m pip install 'goccl[bench]'"
     done = without_bench(tmp_path, "-m", "goccl", "--help")
-    assert (done.returncode, done.stdout.count(f"({bring})")) == (0, 3), done.stdout
-    for name in ("bench", "bench put", "bench-recovery"):
+    assert (done.returncode, done.stdout.count(f"({bring})")) == (0, 5), done.stdout
+    for name in ("bench", "bench compare", "bench plot", "bench put", "bench-recovery"):
         done = without_bench(tmp_path, "-m", "goccl", *name.split(), "allreduce")
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == f"goccl {name}: {bring}\n"
@@ -469,12 +594,7 @@ def build_backend():
     path = ROOT / "python" / "build_backend" / "goccl_build.py"
     spec = importlib.util.spec_from_file_location("goccl_build", path)
     module = importlib.util.module_from_spec(spec)
-    before = os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD")
     spec.loader.exec_module(module)
-    if before is None:
-        del os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"]
-    else:
-        os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = before
     return module
 
 
@@ -499,15 +619,15 @@ def test_build_uses_only_a_go_that_is_new_enough(
 
 def test_build_with_a_library_needs_no_go(build_backend, tmp_path, monkeypatch):
     monkeypatch.setattr(build_backend, "find_go", lambda: None)
-    monkeypatch.setenv("GOCCL_LIB", str(tmp_path / "libgoccl.so"))
+    monkeypatch.setenv("GOCCL_LIB", str(tmp_path / "libgoccl.so.0"))
     assert build_backend._build_requirements() == []
-    assert build_backend.given_library() == tmp_path / "libgoccl.so"
+    assert build_backend.given_library() == tmp_path / "libgoccl.so.0"
 
 
 @pytest.mark.parametrize(
     ("library", "told"),
     [
-        ("/nowhere/libgoccl.so", "which cannot be loaded"),
+        ("/nowhere/libgoccl.so.0", "which cannot be loaded"),
         (_ctypes.__file__, "which is of other sources than these: it has no goccl_"),
     ],
 )
@@ -529,3 +649,13 @@ def test_versions_agree():
     parts = goccl.__version__.split(".")
     for name, value in zip(("MAJOR", "MINOR", "PATCH"), parts, strict=True):
         assert f"#define GOCCL_VERSION_{name} {value}\n" in header
+
+
+def test_lists_of_torches_agree():
+    """What sources know, what wheels are built for, and what cibuildwheel is told."""
+    oldest, newest = (".".join(map(str, v)) for v in (_extension.OLDEST, _extension.NEWEST))
+    wheels = (ROOT / "python" / "build_backend" / "wheels.py").read_text()
+    (listed,) = (found.split() for found in re.findall(r'^TORCHES = "(.*)"', wheels, re.MULTILINE))
+    assert (listed[0], listed[-1]) == (oldest, newest)
+    config = (ROOT / "pyproject.toml").read_text()
+    assert set(re.findall(r'"build/torch/([\d.]+)/torch"', config)) == set(listed)

@@ -178,6 +178,12 @@ def test_each_function_of_the_header_is_on_the_page():
 MODULES = ("elastic", "errors", "plan")  # with sections of their own
 
 
+def test_each_name_of_goccl_numpy_is_on_its_page():
+    page = (ROOT / "docs" / "reference" / "numpy.md").read_text()
+    shown = set(re.findall(r"^### goccl\.numpy\.(\w+)$", page, re.M))
+    assert set(goccl.numpy.__all__) == shown | {"complex32"}
+
+
 def test_each_name_of_the_package_is_on_the_page():
     page = (ROOT / "docs" / "reference" / "python.md").read_text()
     names = [f"goccl.{name}" for name in goccl.__all__ if name not in MODULES]

@@ -16,9 +16,7 @@ import pytest
 import torch
 
 # Tests that we leave out, each with its reason. None of them looks for what it needs.
-# Where the name is "gloo", DDP's logger takes the group for Gloo's own C++ class: DDP cannot be
-# tested under that name.
-NAMES = "makes no model for a name other than gloo, mpi and nccl; test_ddp.py has the same case"
+NAMES = "makes no model for a name other than gloo, mpi and nccl; test_as_gloo runs it"
 LEFT_OUT = {
     "test_accumulate_gradients_no_sync": NAMES,
     "test_accumulate_gradients_no_sync_allreduce_hook": NAMES,
@@ -34,12 +32,8 @@ LEFT_OUT = {
     "test_batch_isend_irecv_mixed_backend_err": "makes a group of NCCL",
 }
 
-# Before torch 2.14 the name "gloo" always makes Gloo's own groups, and monitored_barrier() takes no
-# others.
-GLOO_IS_BUILT_IN = not hasattr(torch.distributed.Backend, "_ensure_backend_registered")
-if GLOO_IS_BUILT_IN:
-    for asking in ("test_monitored_barrier_gloo", "test_monitored_barrier_gloo_subgroup"):
-        LEFT_OUT[asking] = "this torch has monitored_barrier() for Gloo's own groups only"
+# Those of them that run as "gloo", where goccl stands in for it.
+AS_GLOO = {name for name, why in LEFT_OUT.items() if why is NAMES}
 
 # Tests that need 4 ranks and do not look for them.
 NEEDS_4 = {"test_new_subgroups_with_group_param"}
@@ -92,9 +86,35 @@ def prepare():
         backends = getattr(suite, listed)
         if name not in backends:
             backends.append(name)
+        if name == "gloo":  # whose spans are still those of goccl
+            backends.remove(name)
     if name == "gloo":
-        plugins = torch.distributed.Backend._plugins
-        plugins["GLOO"] = plugins[harness.BACKEND.upper()]
+        replace_gloo()
+
+
+made = 0  # groups of goccl that were asked for as Gloo
+
+
+def replace_gloo():
+    """Has goccl serve all groups of the suite, and has none of Gloo's own be made."""
+    import goccl
+    import torch.distributed.distributed_c10d as c10d
+
+    class NoGloo(c10d.ProcessGroupGloo):
+        def __init__(self, *_, **__):
+            raise AssertionError("a group of Gloo itself is made")
+
+    goccl.replace_gloo()
+    c10d.ProcessGroupGloo = NoGloo  # type: ignore[misc]
+    plugin = c10d.Backend._plugins["GOCCL"]
+
+    def create(*args):
+        global made
+        backend = plugin.creator_fn(*args)
+        made += 1
+        return backend
+
+    c10d.Backend._plugins["GOCCL"] = plugin._replace(creator_fn=create)
 
 
 def run_one(rank, name, port, timeout):
@@ -123,6 +143,7 @@ def run_one(rank, name, port, timeout):
         Test._run(rank.rank, name, str(rank.dir / "init_dir" / "store"), theirs)
     except SystemExit as e:
         if e.code == 0:
+            assert made or os.environ["BACKEND"] != "gloo", "no group is made"
             return ""
         for skip in common_distributed.TEST_SKIPS.values():
             if e.code == skip.exit_code:
@@ -167,8 +188,7 @@ def suite_servers():
     servers.close()
 
 
-# The reason of a test that runs only where the backend's name is "gloo". There we let this name
-# make our groups.
+# The reason of a test that runs only where the backend's name is "gloo". There goccl stands in.
 ASKS_FOR_GLOO = re.compile(r"to be one of \{'gloo'\}|[Oo]nly (?:Nccl & )?[Gg]loo backend")
 
 
@@ -177,9 +197,12 @@ def run_case(servers, name, size):
         pytest.skip(LEFT_OUT[name])
     reason = run_in_ranks(servers.get(size, harness.BACKEND), name, size)
     if ASKS_FOR_GLOO.search(reason):
-        if GLOO_IS_BUILT_IN:
-            pytest.skip(f"in this torch only Gloo's own groups can have its name ({reason})")
         reason = run_in_ranks(servers.get(size, "gloo"), name, size)
+    skip(reason)
+
+
+def skip(reason):
+    """Skips a test that skips itself, if its reason is known."""
     if reason:
         for pattern, why in SKIPS.items():
             if re.search(pattern, reason):
@@ -203,6 +226,32 @@ TESTS = suite_tests()
 @pytest.mark.parametrize("name", sorted(TESTS.keys() - NEEDS_4))
 def test_suite_2_ranks(suite_servers, name):
     run_case(suite_servers, name, 2)
+
+
+# A part of the suite once more with the name "gloo": what no other name runs, and a few of each
+# kind.
+SAMPLE = AS_GLOO | {
+    "test_all_gather_object_default_pg",
+    "test_all_reduce_coalesced_sum",
+    "test_all_reduce_sum",
+    "test_all_to_all_single_unequal_split",
+    "test_barrier_full_group",
+    "test_batch_isend_irecv_gloo",
+    "test_broadcast_object_list",
+    "test_ddp_uneven_inputs",
+    "test_gather_object",
+    "test_get_backend",
+    "test_isend",
+    "test_monitored_barrier_gloo",
+    "test_new_subgroups",
+    "test_send_recv_any_source",
+}
+
+
+@pytest.mark.skipif(harness.BACKEND != "goccl", reason="is about goccl in place of Gloo")
+@pytest.mark.parametrize("name", sorted((SAMPLE & TESTS.keys()) - (LEFT_OUT.keys() - AS_GLOO)))
+def test_as_gloo(suite_servers, name):
+    skip(run_in_ranks(suite_servers.get(2, "gloo"), name, 2))
 
 
 @pytest.mark.parametrize("name", sorted(NEEDS_4 | {n for n, asks in TESTS.items() if asks}))

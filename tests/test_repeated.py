@@ -15,8 +15,8 @@ from pathlib import Path
 import harness
 import numpy as np
 import pytest
+from goccl._capi import LIBRARY
 from goccl._ranks.capi import DTYPES, Core
-from goccl._ranks.libraries import LIBRARY
 from harness import AT_ONCE
 
 INVALID_ARGUMENT, INVALID_HANDLE, TIMEOUT, ABORTED, PEER_FAILED, MISMATCH = 1, 2, 3, 4, 5, 6

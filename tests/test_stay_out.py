@@ -3,14 +3,17 @@
 import contextlib
 import os
 import resource
+import sys
 
 import goccl
 import harness
 import pytest
+import torch
 import torch.distributed as dist
 from goccl import _native
 from goccl._stay_out import stay_out
 from test_sandbox import MEGABYTE, with_address_space, with_threads
+from torch.torch_version import TorchVersion
 
 pytestmark = pytest.mark.skipif(harness.BACKEND != "goccl", reason="is about our meeting")
 
@@ -24,7 +27,8 @@ def no_time(rank):
 
 
 def other_torch(rank):
-    _native.built_for = lambda: "1.2.3"
+    torch.__version__ = TorchVersion("1.2.3")
+    del sys.modules["goccl._C"]
     rank.init()
 
 
@@ -68,7 +72,9 @@ def no_such_schedule(rank):
 WAYS = [
     pytest.param(wrong_options, "pg_options", id="options"),
     pytest.param(no_time, "timeout", id="timeout"),
-    pytest.param(other_torch, "goccl was built for torch 1.2.3", id="another torch"),
+    pytest.param(
+        other_torch, "goccl needs torch 2.8 or later, and this is torch 1.2.3", id="another torch"
+    ),
     pytest.param(little_address_space, "ulimit -v", id="address space"),
     pytest.param(no_threads, "ulimit -u", id="threads"),
     pytest.param(no_threads_once_loaded, "ulimit -u", id="threads later"),

@@ -68,13 +68,17 @@ def command(*arguments, **environment):
 
 
 @pytest.mark.parametrize(("ranks", "transport", "names"), [(2, "shm", 7), (3, "tcp", 4)])
-def test_prints_what_can_be_used(ranks, transport, names, monkeypatch, capsys):
+def test_prints_what_can_be_used(ranks, transport, names, monkeypatch, capsys, tmp_path):
     few = tuple(replace(threshold, most=4 * threshold.least) for threshold in tune.THRESHOLDS)
     monkeypatch.setattr(tune, "THRESHOLDS", few)
     monkeypatch.setattr(tune, "_BLOCK_SECONDS", 0.001)
-    options = argparse.Namespace(ranks=ranks, transport=transport, blocks=1, timeout=60.0)
+    file = tmp_path / "goccl.conf"
+    options = argparse.Namespace(
+        ranks=ranks, transport=transport, blocks=1, timeout=60.0, output=file
+    )
     assert tune.main(options) == 0
-    lines = capsys.readouterr().out.splitlines()
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert last == f"# They are in {file}."
     assert len([line for line in lines if not line.startswith(("#", "export"))]) == names * 3
     setting = re.fullmatch(r"export GOCCL_THRESHOLDS=((?:\w+=\d+,?)+)", lines[-2])
     assert setting
@@ -82,8 +86,48 @@ def test_prints_what_can_be_used(ranks, transport, names, monkeypatch, capsys):
     kind = {"shm": "memory", "tcp": "loopback"}[transport]
     links = re.fullmatch(rf"export GOCCL_LINKS=({kind}=\d+:\d+:\d+)", lines[-1])
     assert links
-    used = command(*BENCH, GOCCL_THRESHOLDS=setting[1], GOCCL_LINKS=links[1])
+    assert file.read_text() == f"GOCCL_THRESHOLDS={setting[1]}\nGOCCL_LINKS={links[1]}\n"
+    used = command(*BENCH, GOCCL_CONF_FILE=str(file))
     assert used.returncode == 0, used.stderr
+
+
+def test_other_lines_of_a_file_stay(tmp_path):
+    file, link = tmp_path / "settings", tmp_path / "link"
+    file.write_text("# mine\n GOCCL_LINKS = tcp=1:2:3\nGOCCL_SECRET=a=GOCCL_LINKS\nGOCCL_LINKS_X=1")
+    file.chmod(0o600)
+    link.symlink_to(file)
+    for number in (1, 2):
+        tune.write_settings(link, {"GOCCL_LINKS": f"tcp={number}:0:0"})
+    assert file.read_text() == (
+        "# mine\nGOCCL_SECRET=a=GOCCL_LINKS\nGOCCL_LINKS_X=1\nGOCCL_LINKS=tcp=2:0:0\n"
+    )
+    assert link.is_symlink()
+    assert file.stat().st_mode & 0o777 == 0o600
+    # A mark of UTF-8 hides no name, and only a line feed ends a line.
+    file.write_text("\ufeffGOCCL_LINKS=tcp=1:2:3\n# a\u2028b\n", encoding="utf-8")
+    tune.write_settings(file, {"GOCCL_LINKS": "x"})
+    assert file.read_text(encoding="utf-8") == "# a\u2028b\nGOCCL_LINKS=x\n"
+    file.write_bytes(b"\xff")
+    with pytest.raises(UnicodeDecodeError):
+        tune.write_settings(file, {})
+    assert file.read_bytes() == b"\xff"
+    assert sorted(tmp_path.iterdir()) == [link, file]
+
+
+@pytest.mark.parametrize("path", ["", "no/file"])
+def test_refuses_what_is_no_file(tmp_path, path):
+    refused = command("tune", "--output", str(tmp_path / path))
+    assert refused.returncode == 2
+    assert f"'{tmp_path / path}' is not a file in a folder that exists" in refused.stderr
+
+
+def test_looks_at_the_file_before_it_measures(tmp_path):
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff")
+    for path, words in (("/proc/x", "cannot be written: "), (str(binary), "is no text: ")):
+        refused = command("tune", "--output", path)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert f"goccl tune: {path} {words}" in refused.stderr
 
 
 def test_thresholds_that_are_none():

@@ -169,7 +169,8 @@ def test_a_description_of_many_ranks_stays_short():
         transports=["tcp"] * size, reasons=["they are on different hosts"] * size, device="",
         interface="eth0", addresses=["10.0.0.1:1"], congestion_control="cubic",
         oversubscribed=True, thresholds={}, alltoall_schedule="", algorithms="",
-        timeout=timedelta(seconds=1), liveness_grace=timedelta(seconds=1), settings={},
+        timeout=timedelta(seconds=1), liveness_grace=timedelta(seconds=1), stands_in_for="",
+        settings={},
     )  # fmt: skip
     lines = str(described).splitlines()
     assert len(lines) < 50

@@ -18,7 +18,7 @@ namespace goccl {
 namespace {
 
 template <typename Class>
-void bind(Class& type) {
+void addCheckpoint(Class& type) {
   using Self = typename Class::type;
   type.def(
           "checkpoint",
@@ -130,8 +130,8 @@ Checkpoint ProcessGroupGoccl::loadCheckpoint() {
   return loaded;
 }
 
-void bindCheckpoint(GroupClass& type) { bind(type); }
+void bindCheckpoint(GroupClass& type) { addCheckpoint(type); }
 
-void bindCheckpoint(CommunicatorClass& type) { bind(type); }
+void bindCheckpoint(CommunicatorClass& type) { addCheckpoint(type); }
 
 }  // namespace goccl

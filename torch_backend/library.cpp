@@ -17,20 +17,12 @@
 namespace goccl {
 namespace {
 
-constexpr const char* kLibraryPath = "lib/libgoccl.so";
+constexpr const char* kLibraryPath = "lib/libgoccl.so.0";
 
 std::atomic<const Library*> loaded{nullptr};
 
-// The folder of the shared object that holds this code: the Python package.
-std::string packageDirectory() {
-  Dl_info self{};
-  TORCH_CHECK(dladdr(reinterpret_cast<const void*>(&packageDirectory), &self) != 0 &&
-                  self.dli_fname != nullptr,
-              "goccl: cannot tell where the module goccl._C was loaded from");
-  const std::string file = self.dli_fname;
-  const auto slash = file.rfind('/');
-  return slash == std::string::npos ? std::string(".") : file.substr(0, slash);
-}
+// The folder of the package. Written once, when the module is imported.
+std::string packageFolder;
 
 std::string remedyFor(const std::string& problem) {
   if (problem.find("static TLS block") != std::string::npos) {
@@ -81,7 +73,7 @@ void tryThreads() {
 // A Library is leaked on purpose: threads of the library may call back until the process is gone,
 // and a Go runtime cannot be unloaded.
 const Library* load() {
-  const std::string path = packageDirectory() + "/" + kLibraryPath;
+  const std::string path = packageFolder + "/" + kLibraryPath;
   tryAddressSpace();
   tryThreads();
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -111,6 +103,8 @@ const Library* load() {
 }
 
 }  // namespace
+
+void setPackageFolder(const std::string& folder) { packageFolder = folder; }
 
 const Library& library() {
   static const Library* const instance = load();

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "goccl_bindings.h"
-#include "goccl_functions.h"  // made of the headers by setup.py
+#include "goccl_functions.h"  // made of the headers when this is compiled
 
 namespace goccl {
 
@@ -15,6 +15,9 @@ struct Library {
   GOCCL_FUNCTIONS(GOCCL_MEMBER)
 #undef GOCCL_MEMBER
 };
+
+// Says where the package is that has the library. The module itself may be elsewhere, in a cache.
+void setPackageFolder(const std::string& folder);
 
 // The library; loads it at the first call. Throws a RuntimeError that says what to do where it
 // cannot be loaded. Importing the module loads nothing: a process that only imports stays free of

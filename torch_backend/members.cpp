@@ -44,7 +44,7 @@ py::list membersOf(const ProcessGroupGoccl& group) {
 }
 
 template <typename Class>
-void bind(Class& type) {
+void addMembers(Class& type) {
   using Self = typename Class::type;
   type.def("recover", method<Self>(&ProcessGroupGoccl::recover), py::arg("timeout") = py::none(),
            R"(Goes on with the members that are left, in the same group with fewer ranks.
@@ -288,8 +288,8 @@ std::vector<goccl_member> ProcessGroupGoccl::members() const {
   return listed<goccl_member>(library().comm_members, this->comm());
 }
 
-void bindMembers(GroupClass& type) { bind(type); }
+void bindMembers(GroupClass& type) { addMembers(type); }
 
-void bindMembers(CommunicatorClass& type) { bind(type); }
+void bindMembers(CommunicatorClass& type) { addMembers(type); }
 
 }  // namespace goccl

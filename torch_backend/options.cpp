@@ -74,10 +74,9 @@ const std::array kMembers{
            [](Options& self, const py::object& value) { self.staging = value.cast<uint64_t>(); }},
 };
 
-// An option, or where that is not given what a variable of the environment says.
+// An option, or where that is not given what the environment or a file of settings says.
 std::string orVariable(const std::string& option, const char* variable) {
-  const char* const value = std::getenv(variable);
-  return option.empty() && value != nullptr ? value : option;
+  return option.empty() ? written(library().getenv, variable) : option;
 }
 
 // Bytes of images of an operation, where nothing is given, and as are allowed.

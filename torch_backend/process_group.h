@@ -114,6 +114,8 @@ class ProcessGroupGoccl : public c10d::Backend {
   void reconfigure(const std::string& uuid,
                    const decltype(c10d::ReconfigureOptions::handles)& given,
                    std::optional<std::chrono::milliseconds> timeout);
+#endif
+#ifdef GOCCL_TORCH_ASKS_FOR_MEMBERS
   // Without members there is nothing to split.
   bool isInitialized() override { return opened_.load() == 0; }
 #endif

@@ -19,6 +19,11 @@
 #define GOCCL_TORCH_RECONFIGURES
 #endif
 
+// Older ones do not ask a group whether it has members.
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+#define GOCCL_TORCH_ASKS_FOR_MEMBERS
+#endif
+
 // Older ones have no one-sided windows.
 #ifdef C10D_BACKEND_HAS_WINDOW
 #define GOCCL_TORCH_WINDOWS

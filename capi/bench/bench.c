@@ -118,7 +118,7 @@ VISIBLE double goccl_bench_round_trip(int cpu_a, int cpu_b) {
 
 /* ---- how long calls take --------------------------------------------------------------------- */
 
-enum { LINE = 128, SPINS = 200, YIELDS = 200, LOOKS_A_CLOCK = 1024, ROOT = 0 };
+enum { LINE = 128, SPINS = 200, YIELDS = 200, LOOKS_A_CLOCK = 1024 };
 
 const char *goccl_bench_failed(const char *format, ...) {
   static _Thread_local char text[256];
@@ -141,18 +141,19 @@ struct bench {
 
 static goccl_result call_allreduce(const struct bench *b) {
   const goccl_bench_loop *l = b->loop;
-  return goccl_allreduce(b->comm, l->in, l->in, l->in_count, l->dtype, GOCCL_SUM, NULL, NULL, NULL);
+  return goccl_allreduce(b->comm, l->in, l->out, l->in_count, l->dtype, l->op, l->factor, NULL,
+                         NULL);
 }
 
 static goccl_result call_broadcast(const struct bench *b) {
   const goccl_bench_loop *l = b->loop;
-  return goccl_broadcast(b->comm, l->in, l->in_count, l->dtype, ROOT, NULL, NULL);
+  return goccl_broadcast(b->comm, l->in, l->in_count, l->dtype, l->root, NULL, NULL);
 }
 
 static goccl_result call_reduce(const struct bench *b) {
   const goccl_bench_loop *l = b->loop;
-  void *out = b->rank == ROOT ? l->in : NULL;
-  return goccl_reduce(b->comm, l->in, out, l->in_count, l->dtype, GOCCL_SUM, NULL, ROOT, NULL,
+  void *out = b->rank == l->root ? l->out : NULL;
+  return goccl_reduce(b->comm, l->in, out, l->in_count, l->dtype, l->op, l->factor, l->root, NULL,
                       NULL);
 }
 
@@ -163,19 +164,19 @@ static goccl_result call_allgather(const struct bench *b) {
 static goccl_result call_reduce_scatter(const struct bench *b) {
   const goccl_bench_loop *l = b->loop;
   return goccl_reduce_scatter(b->comm, (const void *const *)b->in, l->out, b->in_counts, l->dtype,
-                              GOCCL_SUM, NULL, NULL, NULL);
+                              l->op, l->factor, NULL, NULL);
 }
 
 static goccl_result call_gather(const struct bench *b) {
   const goccl_bench_loop *l = b->loop;
-  return goccl_gather(b->comm, l->in, b->rank == ROOT ? b->out : NULL, l->in_count, l->dtype, ROOT,
-                      NULL, NULL);
+  return goccl_gather(b->comm, l->in, b->rank == l->root ? b->out : NULL, l->in_count, l->dtype,
+                      l->root, NULL, NULL);
 }
 
 static goccl_result call_scatter(const struct bench *b) {
   const goccl_bench_loop *l = b->loop;
-  const void *const *in = b->rank == ROOT ? (const void *const *)b->in : NULL;
-  return goccl_scatter(b->comm, in, l->out, l->out_count, l->dtype, ROOT, NULL, NULL);
+  const void *const *in = b->rank == l->root ? (const void *const *)b->in : NULL;
+  return goccl_scatter(b->comm, in, l->out, l->out_count, l->dtype, l->root, NULL, NULL);
 }
 
 static goccl_result call_alltoall(const struct bench *b) {
@@ -201,9 +202,9 @@ static goccl_result call_pingpong(const struct bench *b) {
   const goccl_bench_loop *l = b->loop;
   int peer = 1 - b->rank;
   goccl_result r = GOCCL_OK;
-  if (b->rank == ROOT) r = goccl_send(b->comm, l->in, l->in_count, l->dtype, peer, 0, NULL, NULL);
+  if (b->rank == 0) r = goccl_send(b->comm, l->in, l->in_count, l->dtype, peer, 0, NULL, NULL);
   if (r == GOCCL_OK) r = goccl_recv(b->comm, l->out, l->out_count, l->dtype, peer, 0, NULL, NULL);
-  if (r != GOCCL_OK || b->rank == ROOT) return r;
+  if (r != GOCCL_OK || b->rank == 0) return r;
   return goccl_send(b->comm, l->in, l->in_count, l->dtype, peer, 0, NULL, NULL);
 }
 
@@ -316,8 +317,7 @@ static const char *meet(const struct bench *b, int crowded, unsigned yields) {
 static const char *run(const struct bench *b, goccl_result (*call)(const struct bench *b),
                        uint64_t iterations, double *us, char *ends) {
   const goccl_bench_loop *l = b->loop;
-  const char *result = l->out_count != 0 ? l->out : l->in;
-  uint64_t count = l->out_count != 0 ? l->out_count : l->in_count;
+  const char *result = l->out;
   cpu_set_t allowed;
   int crowded =
       sched_getaffinity(0, sizeof allowed, &allowed) == 0 && CPU_COUNT(&allowed) < b->ranks;
@@ -332,9 +332,9 @@ static const char *run(const struct bench *b, goccl_result (*call)(const struct 
     if (r != GOCCL_OK) return goccl_last_error();
     /* Nobody rewrites on a CPU that a call still needs. */
     if (l->meeting != NULL && (why = meet(b, crowded, 0)) != NULL) return why;
-    if (ends == NULL || count == 0) continue;
+    if (ends == NULL || l->out_count == 0) continue;
     memcpy(ends + 2 * i * b->size, result, b->size);
-    memcpy(ends + (2 * i + 1) * b->size, result + (count - 1) * b->size, b->size);
+    memcpy(ends + (2 * i + 1) * b->size, result + (l->out_count - 1) * b->size, b->size);
   }
   return NULL;
 }

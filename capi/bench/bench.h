@@ -18,10 +18,13 @@ typedef struct {
    * rank 1 and back. */
   const char *collective;
   goccl_dtype dtype;
-  void *in; /* also the result of allreduce, broadcast and reduce */
-  void *out;
+  goccl_reduce_op op; /* of collectives that reduce */
+  double factor[2];   /* of GOCCL_PREMUL_SUM */
+  int root;           /* of collectives that have one */
+  void *in;
+  void *out;            /* in place: `in`, or a part of it, or what it is a part of */
   uint64_t in_count;    /* elements of the whole buffer, all blocks of it */
-  uint64_t out_count;   /* 0: this rank has no `out` */
+  uint64_t out_count;   /* 0: this rank has no result */
   const void *values;   /* before call i every element of `in` becomes values[i % value_count] */
   uint64_t value_count; /* 0: `in` is left alone */
   /* Memory that all ranks share, 128 bytes for each and 256 more, zeroed once: they meet there
@@ -32,10 +35,10 @@ typedef struct {
   size_t element;     /* bytes of an element of dtype */
 } goccl_bench_loop;
 
-/* Makes `iterations` blocking calls, which sum where they reduce and have root 0. us[i]: how long
- * call i took, in microseconds. ends[2i] and ends[2i + 1]: the first and the last element that it
- * left, for a check; `ends` may be NULL. Ends with the first call that fails. Returns NULL, or why
- * it has failed: the text is valid until the thread's next call. */
+/* Makes `iterations` blocking calls. us[i]: how long call i took, in microseconds. ends[2i] and
+ * ends[2i + 1]: the first and the last element that it left, for a check; `ends` may be NULL. Ends
+ * with the first call that fails. Returns NULL, or why it has failed: the text is valid until the
+ * thread's next call. */
 const char *goccl_bench_measure(goccl_comm comm, const goccl_bench_loop *loop, uint64_t iterations,
                                 double *us, void *ends);
 

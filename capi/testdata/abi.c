@@ -127,6 +127,14 @@ static void test_library(void) {
   TRUE(strlen(little) == 2 && little[0] == '{');
   free(json);
   REFUSED(GOCCL_INVALID_ARGUMENT, "json is NULL", goccl_info(NULL, 10, NULL));
+  setenv("GOCCL_TIMEOUT", "17s", 1);
+  char value[4];
+  OK(goccl_getenv("GOCCL_TIMEOUT", value, sizeof value, &needed));
+  TRUE(needed == sizeof value && strcmp(value, "17s") == 0);
+  unsetenv("GOCCL_TIMEOUT");
+  OK(goccl_getenv("GOCCL_TIMEOUT", value, sizeof value, &needed));
+  TRUE(needed == 1 && value[0] == 0);
+  REFUSED(GOCCL_INVALID_ARGUMENT, "value is NULL", goccl_getenv("HOME", NULL, 10, NULL));
   char *status = malloc(2000);
   OK(goccl_status(status, 2000, &needed));
   TRUE(strlen(status) == needed - 1 && strstr(status, "\"groups\": []") != NULL);
@@ -1731,6 +1739,7 @@ static void fail_each(int child) {
   GIVES(argument, goccl_alltoall_peaks(-1, "\"\\\n", NULL, 4, &peaks));
   GIVES(argument, goccl_get_unique_id(NULL));
   GIVES(argument, goccl_info(NULL, 1, NULL));
+  GIVES(argument, goccl_getenv(NULL, NULL, 0, NULL));
   GIVES(argument, goccl_plan_info("allreduce", 2, 2, 0, 1, "shm", 4, NULL, 1, NULL));
   GIVES(argument, goccl_comm_init(NULL, NULL));
   GIVES(argument, goccl_simulate("{", NULL, 0, NULL));

@@ -1,6 +1,6 @@
 /*
- * A host with signal handlers: signals <libgoccl.so> <tcp|shm> <plain|onstack> <before|after>. The
- * handlers want much stack, and have SA_ONSTACK or not. They are installed before or after the
+ * A host with signal handlers: signals <libgoccl.so.0> <tcp|shm> <plain|onstack> <before|after>.
+ * The handlers want much stack, and have SA_ONSTACK or not. They are installed before or after the
  * library is loaded. Two ranks, processes, go on until many signals have come to each, from another
  * process and from timers.
  */

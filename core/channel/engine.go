@@ -58,7 +58,7 @@ type Links interface {
 type Reader interface {
 	Take() bool
 	Leave()
-	Wait(most time.Duration) (interrupted bool)
+	Wait(most time.Duration)
 	Kick()
 	StartProgress()
 	StopProgress()

@@ -65,9 +65,7 @@ func (e *Engine) read(c *Channel, until time.Duration, done func() bool) {
 		}
 	}
 	for !done() && exec.Now() < until {
-		if e.Reader.Wait(c.look(until)) {
-			return
-		}
+		e.Reader.Wait(c.look(until))
 	}
 }
 

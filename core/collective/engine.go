@@ -37,9 +37,8 @@ type Wire interface {
 	Put(ctx context.Context, run *exec.Run) error
 	// Release gives slots back that the run has released to its present peer.
 	Release(ctx context.Context, run *exec.Run)
-	// Wait waits for what the run waits for: a little while, or until a time. It reports whether a
-	// signal came to the thread.
-	Wait(run *exec.Run, until time.Duration) (interrupted bool)
+	// Wait waits for what the run waits for: a little while, or until a time.
+	Wait(run *exec.Run, until time.Duration)
 	// Leave leaves reading to other threads, until the next Wait.
 	Leave(run *exec.Run)
 }
@@ -59,9 +58,8 @@ type Outcome struct {
 	Status Status
 
 	// Of one that is Blocked:
-	Since       time.Duration // when it last got on, on exec's clock
-	Interrupted bool          // a signal has come to the thread
-	Input       *Input        // it waits for this one of the caller's; nil: for a peer
+	Since time.Duration // when it last got on, on exec's clock
+	Input *Input        // it waits for this one of the caller's; nil: for a peer
 
 	// Of one that has Failed, one of these:
 	Err         *fault.Error // on this rank
@@ -247,9 +245,9 @@ func (e *Engine) drive(w *work.Work, p *work.Part, until time.Duration) Outcome 
 	for {
 		switch status := e.run.Continue(until); status {
 		case exec.Receive:
-			interrupted := e.Wire.Wait(e.run, until)
-			if interrupted || exec.Now() >= until {
-				return e.blocked(interrupted)
+			e.Wire.Wait(e.run, until)
+			if exec.Now() >= until {
+				return e.blocked()
 			}
 		case exec.Done:
 			if e.algorithm == plan.Direct { // it needs no other plan
@@ -261,9 +259,9 @@ func (e *Engine) drive(w *work.Work, p *work.Part, until time.Duration) Outcome 
 			e.segments, e.algorithm = e.laid.segments, e.laid.algorithm()
 			return Outcome{Status: Done}
 		case exec.Blocked:
-			return e.blocked(exec.Now() < until)
+			return e.blocked()
 		case exec.WaitsForInput:
-			o := e.blocked(exec.Now() < until)
+			o := e.blocked()
 			o.Input = new(Input)
 			o.Input.Block, o.Input.From, o.Input.Upto = e.run.Unfed()
 			return o
@@ -276,7 +274,7 @@ func (e *Engine) drive(w *work.Work, p *work.Part, until time.Duration) Outcome 
 			connected := e.connect(until)
 			e.FastPath.Trace().Add(trace.SpanConnect, begin, &p.Message, peer, 0)
 			if !connected {
-				return e.blocked(false)
+				return e.blocked()
 			}
 		case exec.NeedPut:
 			peer := e.run.Peer()
@@ -287,7 +285,7 @@ func (e *Engine) drive(w *work.Work, p *work.Part, until time.Duration) Outcome 
 			case err == nil:
 				e.run.Advance()
 			case errors.Is(err, context.DeadlineExceeded):
-				return e.blocked(false)
+				return e.blocked()
 			default:
 				return Outcome{Status: Failed, Unreachable: err, Peer: peer}
 			}
@@ -300,11 +298,11 @@ func (e *Engine) drive(w *work.Work, p *work.Part, until time.Duration) Outcome 
 }
 
 // blocked is the outcome of a plan that waits for a peer.
-func (e *Engine) blocked(interrupted bool) Outcome {
+func (e *Engine) blocked() Outcome {
 	if e.since == 0 {
 		e.since = exec.Now()
 	}
-	return Outcome{Status: Blocked, Since: e.since, Interrupted: interrupted}
+	return Outcome{Status: Blocked, Since: e.since}
 }
 
 // connect waits for the connection to the run's peer. It reports whether that is over before a

@@ -2,12 +2,14 @@
 // or by either. The table options has a row for each. [Config.Complete] reads and checks them, and
 // knows what must be the same on all ranks.
 //
-// The package takes data and returns data. It reads the environment by functions that it is given,
-// and files only where an option names them, and logs nothing.
+// A variable may also stand in a file of settings: see [Environment]. Other files the package reads
+// only where an option names them. It reads the environment by functions that it is given, and logs
+// nothing.
 package config
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -106,7 +108,7 @@ type Completed struct {
 	Programs []*program.Checked  // of Plans
 }
 
-// The sources of a [Setting].
+// The sources of a [Setting], beside the paths of files.
 const (
 	SourceDefault     = "default"
 	SourceEnvironment = "environment"
@@ -115,21 +117,22 @@ const (
 
 // Setting is the value of a setting, as it was given, and where that comes from.
 type Setting struct {
-	Value  string `json:"value"` // "" where nothing was given, "(hidden)" for a secret
-	Source string `json:"source"`
+	Value  string `json:"value"`  // "" where nothing was given, "(hidden)" for a secret
+	Source string `json:"source"` // one of the words above, or the path of a file of settings
 }
 
 // Complete fills in what the configuration leaves open, from the environment and with defaults, and
 // refuses what cannot be. With an error, too, it says how to meet the other ranks, as far as that
 // is known.
-func (c Config) Complete(getenv func(string) string) (Completed, error) {
+func (c Config) Complete(e *Environment) (Completed, error) {
 	all := Completed{Config: c, Settings: map[string]Setting{},
 		Same: []bootstrap.Setting{{Name: "the version of GoCCL", Value: Version}}}
-	all.readAttempt(getenv)
-	all.refuse(all.findEtcd(getenv))
-	all.refuse(checkWatched(getenv))
+	all.Problems = slices.Clone(e.problems)
+	all.readAttempt(e.getenv)
+	all.refuse(all.findEtcd(e))
+	all.refuse(checkWatched(e))
 	for i := range options {
-		all.refuse(options[i].complete(&all, getenv))
+		all.refuse(options[i].complete(&all, e))
 	}
 	if len(all.Problems) == 0 {
 		all.refuse(all.checkRanks())
@@ -144,15 +147,6 @@ func (c *Completed) refuse(err error) {
 	if err != nil {
 		c.Problems = append(c.Problems, err.Error())
 	}
-}
-
-// Limit is how long Init may take, whatever else is wrong with the configuration.
-func (c Config) Limit(getenv func(string) string) time.Duration {
-	all, _ := c.Complete(getenv)
-	if all.Timeout <= 0 {
-		return DefaultTimeout
-	}
-	return all.Timeout
 }
 
 // readAttempt takes what tells an attempt of torchrun's from an earlier one. Where torchrun's
@@ -170,10 +164,10 @@ func (c *Completed) readAttempt(getenv func(string) string) {
 }
 
 // findEtcd reads at which etcd the ranks meet, if at one.
-func (c *Completed) findEtcd(getenv func(string) string) (err error) {
-	if url := getenv(EnvStore); url != "" {
-		if c.Etcd, err = etcd.Parse(url, getenv); err != nil {
-			return fmt.Errorf("%s is %w", EnvStore, err)
+func (c *Completed) findEtcd(e *Environment) (err error) {
+	if url := e.Get(EnvStore); url != "" {
+		if c.Etcd, err = etcd.Parse(url, e.getenv); err != nil {
+			return e.blame(fmt.Errorf("%s is %w", EnvStore, err), EnvStore)
 		}
 	}
 	return nil

@@ -22,10 +22,13 @@ type environment map[string]string
 
 func (e environment) get(name string) string { return e[name] }
 
+// read is it without files.
+func (e environment) read() *Environment { return &Environment{getenv: e.get} }
+
 // complete is Complete of what must be right.
 func complete(t *testing.T, c Config, e environment) Completed {
 	t.Helper()
-	all, err := c.Complete(e.get)
+	all, err := c.Complete(e.read())
 	if err != nil {
 		t.Fatalf("%+v, %v: %v", c, e, err)
 	}
@@ -136,7 +139,7 @@ func TestRefused(t *testing.T) {
 		{Config{Size: 1}, environment{EnvStore: "etcd://me:pssst@192.0.2.1"},
 			`GOCCL_STORE is "etcd://(hidden)@192.0.2.1": it has no prefix`},
 	} {
-		_, err := c.config.Complete(c.environment.get)
+		_, err := c.config.Complete(c.environment.read())
 		if !errors.Is(err, fault.ErrInvalidArgument) ||
 			!strings.HasPrefix(fmt.Sprint(err), "init: "+c.want) {
 			t.Errorf("%v\nwant: %s", err, c.want)
@@ -152,7 +155,7 @@ func TestPlansOfPipes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, plans := range []string{pipe, folder} {
-		_, err := (&Config{Size: 1, Plans: plans}).Complete(environment{}.get)
+		_, err := (&Config{Size: 1, Plans: plans}).Complete(environment{}.read())
 		if !errors.Is(err, fault.ErrInvalidArgument) ||
 			!strings.Contains(err.Error(), pipe+": it must be a regular file") {
 			t.Errorf("%s: %v", plans, err)
@@ -163,7 +166,7 @@ func TestPlansOfPipes(t *testing.T) {
 // All that is wrong is told at once.
 func TestAllProblems(t *testing.T) {
 	all, err := Config{Size: 1, Transport: "mem"}.Complete(environment{EnvNet: "shm",
-		EnvTimeout: "60", EnvStore: "http://x"}.get)
+		EnvTimeout: "60", EnvStore: "http://x"}.read())
 	if err == nil || len(all.Problems) != 4 ||
 		err.Error() != "init: "+strings.Join(all.Problems, "; ") {
 		t.Errorf("%q, %v", all.Problems, err)
@@ -171,23 +174,6 @@ func TestAllProblems(t *testing.T) {
 	for i, begins := range []string{EnvStore, "timeout", "transport", "network"} {
 		if !strings.HasPrefix(all.Problems[i], begins) {
 			t.Errorf("problem %d is %q, want %s first", i, all.Problems[i], begins)
-		}
-	}
-}
-
-// Init has a limit whatever else is wrong.
-func TestLimit(t *testing.T) {
-	for _, c := range []struct {
-		given time.Duration
-		set   string
-		want  time.Duration
-	}{
-		{0, "", DefaultTimeout}, {time.Second, "1h", time.Second}, {0, "1h", time.Hour},
-		{0, "x", DefaultTimeout}, {-1, "1h", DefaultTimeout},
-	} {
-		got := Config{Size: -1, Timeout: c.given}.Limit(environment{EnvTimeout: c.set}.get)
-		if got != c.want {
-			t.Errorf("%+v: %v", c, got)
 		}
 	}
 }
@@ -362,7 +348,7 @@ func TestSame(t *testing.T) {
 
 // What is refused is kept as it was given: `goccl info` tells what it does to RDMA.
 func TestRefusedIsKept(t *testing.T) {
-	all, err := Config{Size: 1}.Complete(environment{EnvTransport: "x"}.get)
+	all, err := Config{Size: 1}.Complete(environment{EnvTransport: "x"}.read())
 	if v := all.Verbs(); err == nil || v.Off != `transport "x" is forced` {
 		t.Errorf("%+v, %v", v, err)
 	}
@@ -376,7 +362,7 @@ func TestRefusedKnowsHowToMeet(t *testing.T) {
 		for name, value := range bad {
 			set[name] = value
 		}
-		all, err := Config{Size: 2, GroupName: "g"}.Complete(set.get)
+		all, err := Config{Size: 2, GroupName: "g"}.Complete(set.read())
 		if err == nil || all.Etcd == nil || all.Secret != "pssst" || all.Incarnation != "1234" {
 			t.Errorf("%v: %+v, %v", bad, all, err)
 		}
@@ -443,7 +429,7 @@ func FuzzComplete(f *testing.F) {
 	f.Fuzz(func(t *testing.T, rank, size int, timeout, grace int64, given, set string) {
 		c, err := Config{Rank: rank, Size: size, Store: bootstrap.NewMemStore(),
 			Timeout: time.Duration(timeout), LivenessGrace: time.Duration(grace), Transport: given,
-		}.Complete(func(string) string { return set })
+		}.Complete(&Environment{getenv: func(string) string { return set }})
 		if err != nil {
 			return
 		}

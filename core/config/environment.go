@@ -29,6 +29,7 @@ const (
 	EnvSecret      = "GOCCL_SECRET"
 	EnvStore       = "GOCCL_STORE"
 	EnvJoin        = "GOCCL_JOIN"
+	EnvConfFile    = "GOCCL_CONF_FILE"
 	EnvDump        = "GOCCL_DUMP"
 	EnvDumpSignal  = "GOCCL_DUMP_SIGNAL"
 	EnvTrace       = "GOCCL_TRACE"
@@ -45,13 +46,16 @@ const (
 	// `goccl bench`, tests and builds have variables of their own.
 	envLib         = envPrefix + "LIB"
 	envStaging     = envPrefix + "STAGING" // the back end of torch reads it
+	envDefault     = envPrefix + "DEFAULT" // Python reads this and the next, before there is a group
+	envReplaceGloo = envPrefix + "REPLACE_GLOO"
 	envBenchPrefix = envPrefix + "BENCH_"
 	envTestPrefix  = envPrefix + "TEST_"
 )
 
 // elsewhere are variables that are no options of a communicator: others read them.
-var elsewhere = []string{EnvJoin, envStaging, EnvDump, EnvDumpSignal, EnvTrace,
-	EnvMetricsFile, EnvMetricsPort, logs.EnvDebug, logs.EnvSubsys, logs.EnvFile}
+var elsewhere = []string{EnvJoin, EnvConfFile, envStaging, envDefault, envReplaceGloo, EnvDump,
+	EnvDumpSignal, EnvTrace, EnvMetricsFile, EnvMetricsPort, logs.EnvDebug, logs.EnvSubsys,
+	logs.EnvFile}
 
 // Variables are those of the environment that the library reads under its own prefix.
 func Variables() []string {
@@ -65,43 +69,52 @@ func Variables() []string {
 }
 
 // checkWatched refuses values by which metrics could not be told, or a trace written.
-func checkWatched(getenv func(string) string) error {
-	if _, err := logs.Expand(getenv(EnvMetricsFile), logs.NoRank); err != nil {
-		return fmt.Errorf("metrics file (from %s) is %w", EnvMetricsFile, err)
+func checkWatched(e *Environment) error {
+	if _, err := logs.Expand(e.Get(EnvMetricsFile), logs.NoRank); err != nil {
+		return e.blame(fmt.Errorf("metrics file (from %s) is %w", EnvMetricsFile, err), EnvMetricsFile)
 	}
-	if port := getenv(EnvMetricsPort); port != "" {
+	if port := e.Get(EnvMetricsPort); port != "" {
 		if _, err := metrics.ParseListen(port); err != nil {
-			return fmt.Errorf("metrics port (from %s) is %w", EnvMetricsPort, err)
+			return e.blame(fmt.Errorf("metrics port (from %s) is %w", EnvMetricsPort, err), EnvMetricsPort)
 		}
 	}
-	if _, err := logs.Expand(getenv(EnvTrace), 0); err != nil {
-		return fmt.Errorf("trace (from %s) is %w", EnvTrace, err)
+	if _, err := logs.Expand(e.Get(EnvTrace), 0); err != nil {
+		return e.blame(fmt.Errorf("trace (from %s) is %w", EnvTrace, err), EnvTrace)
 	}
 	return nil
 }
 
 // Variable is a variable of the environment, with what may be told of its value.
-type Variable struct{ Name, Value string }
+type Variable struct {
+	Name string `json:"name"`
+	Setting
+}
 
-// Told are the variables that are set.
-func Told(getenv func(string) string) (set []Variable) {
+// Told are the variables that are set, by the environment or by a file.
+func (e *Environment) Told() []Variable {
+	set := []Variable{}
 	for _, name := range append(Variables(), EnvRestarts) {
-		value := getenv(name)
-		if i := slices.IndexFunc(options, func(o option) bool { return o.variable == name }); i >= 0 {
-			value = options[i].shown(value)
-		}
-		if value != "" {
-			set = append(set, Variable{name, value})
+		if value, source, _ := e.lookup(name); value != "" {
+			set = append(set, Variable{name, Setting{shown(name, value), source}})
 		}
 	}
 	return set
 }
 
-// Warnings tells of variables that have not the effect that they may be set for. Environ is all of
+// shown is what may be told of the value of a variable.
+func shown(name, value string) string {
+	i := slices.IndexFunc(options, func(o option) bool { return o.variable == name })
+	if i < 0 {
+		return value
+	}
+	return options[i].shown(value)
+}
+
+// Warnings tells of settings that have not the effect that they may be set for. Environ is all of
 // the environment, each variable as "name=value".
-func Warnings(getenv func(string) string, environ []string) []string {
-	_, problems := logs.Read(getenv)
-	return append(unknown(environ), problems...)
+func (e *Environment) Warnings(environ []string) []string {
+	_, problems := logs.Read(e.Get)
+	return append(append(unknown(environ), e.warnings...), problems...)
 }
 
 // unknown says of each variable of the environment that has this library's prefix, but is not one
@@ -111,20 +124,24 @@ func unknown(environ []string) []string {
 	told := []string{}
 	for _, variable := range environ {
 		name, _, _ := strings.Cut(variable, "=")
-		upper := strings.ToUpper(name)
-		if !strings.HasPrefix(upper, envPrefix) || slices.Contains(known, name) ||
+		if !strings.HasPrefix(strings.ToUpper(name), envPrefix) || slices.Contains(known, name) ||
 			name == envLib || strings.HasPrefix(name, envBenchPrefix) ||
 			strings.HasPrefix(name, envTestPrefix) {
 			continue
 		}
-		text := fmt.Sprintf("the environment variable %q is not known, and has no effect", name)
-		if nearest := nearestTo(upper, known); nearest != "" {
-			text += "; did you mean " + nearest + "?"
-		}
-		told = append(told, text)
+		told = append(told, notKnown("environment variable", name, known))
 	}
 	slices.Sort(told)
 	return told
+}
+
+// notKnown says of a name that it is none of the known ones, and which may be meant.
+func notKnown(what, name string, known []string) string {
+	text := fmt.Sprintf("the %s %q is not known, and has no effect", what, name)
+	if nearest := nearestTo(strings.ToUpper(name), known); nearest != "" {
+		text += "; did you mean " + nearest + "?"
+	}
+	return text
 }
 
 // nearestTo returns the known name from which a given one, both without the prefix, differs least;

@@ -36,11 +36,11 @@ func TestUnknownVariables(t *testing.T) {
 	}
 	want = append(want,
 		"GOCCL_DEBUG is \"3\", allowed are NONE, VERSION, WARN, INFO, TRACE: WARN is used")
-	got := Warnings(environment{logs.EnvDebug: "3"}.get, environ)
+	got := environment{logs.EnvDebug: "3"}.read().Warnings(environ)
 	if !slices.Equal(got, want) {
 		t.Errorf("it warns:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if got := Warnings(environment{}.get, nil); got == nil || len(got) != 0 {
+	if got := (environment{}).read().Warnings(nil); got == nil || len(got) != 0 {
 		t.Errorf("of nothing it warns %#v", got) // which JSON would write as null
 	}
 }
@@ -64,13 +64,16 @@ func TestEditDistance(t *testing.T) {
 func TestTold(t *testing.T) {
 	set := environment{"GOCCL_DEBUG": "INFO", "GOCCL_SECRET": "pssst", "GOCCL_NET": "tcp",
 		"GOCCL_STORE": etcdURL, "GOCCL_JOIN": "h", "TORCHELASTIC_RESTART_COUNT": "2", "GOCCL_X": "1"}
-	want := []Variable{{"GOCCL_NET", "tcp"}, {"GOCCL_SECRET", "(hidden)"},
+	var want []Variable
+	for _, v := range [][2]string{{"GOCCL_NET", "tcp"}, {"GOCCL_SECRET", "(hidden)"},
 		{"GOCCL_STORE", "etcd://(hidden)@192.0.2.1/job"}, {"GOCCL_JOIN", "h"}, {"GOCCL_DEBUG", "INFO"},
-		{"TORCHELASTIC_RESTART_COUNT", "2"}}
-	if got := Told(set.get); !slices.Equal(got, want) {
+		{"TORCHELASTIC_RESTART_COUNT", "2"}} {
+		want = append(want, Variable{v[0], Setting{v[1], SourceEnvironment}})
+	}
+	if got := set.read().Told(); !slices.Equal(got, want) {
 		t.Errorf("%q\nwant: %q", got, want)
 	}
-	if got := Told(environment{}.get); len(got) != 0 {
+	if got := (environment{}).read().Told(); len(got) != 0 {
 		t.Errorf("of nothing it tells %q", got)
 	}
 }

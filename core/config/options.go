@@ -114,7 +114,7 @@ var options = []option{
 }
 
 // complete reads and checks an option, and notes what was given.
-func (o *option) complete(c *Completed, getenv func(string) string) error {
+func (o *option) complete(c *Completed, e *Environment) error {
 	value := new(string)
 	switch {
 	case o.text != nil:
@@ -123,11 +123,8 @@ func (o *option) complete(c *Completed, getenv func(string) string) error {
 		*value = o.number(c)
 	}
 	source := SourceOption
-	if *value == "" && o.variable != "" {
-		*value, source = getenv(o.variable), SourceEnvironment
-	}
 	if *value == "" {
-		source = SourceDefault
+		*value, source, _ = e.lookup(o.variable)
 	}
 	if o.variable != "" {
 		c.Settings[o.variable] = Setting{o.shown(*value), source}
@@ -135,6 +132,9 @@ func (o *option) complete(c *Completed, getenv func(string) string) error {
 	if o.check != nil {
 		effective, err := o.check(c, *value)
 		if err != nil {
+			if source != SourceOption {
+				err = e.blame(err, o.variable)
+			}
 			return err
 		}
 		*value = effective

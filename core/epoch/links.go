@@ -36,7 +36,7 @@ func (r *linkReader) Connect(peer int, next []int) <-chan struct{} {
 }
 
 // Wait implements collective.Wire.
-func (r *linkReader) Wait(run *exec.Run, until time.Duration) (interrupted bool) {
+func (r *linkReader) Wait(run *exec.Run, until time.Duration) {
 	p := r.e.poller
 	if !r.reads {
 		r.reads = p.Take()
@@ -48,10 +48,10 @@ func (r *linkReader) Wait(run *exec.Run, until time.Duration) (interrupted bool)
 			r.relies = true
 			p.StartProgress()
 			run.Brought(true)
-			return false
+			return
 		}
 		run.Reading(true)
-		return false // the last reader may have brought it
+		return // the last reader may have brought it
 	}
 	if s := run.Step(); s != r.step {
 		bytes, _ := run.Expected()
@@ -59,7 +59,7 @@ func (r *linkReader) Wait(run *exec.Run, until time.Duration) (interrupted bool)
 		r.patient = exec.Now() + pollMost
 		if bytes > pumpMost {
 			p.Wait(0)
-			return false
+			return
 		}
 	}
 	if r.polls > 0 && exec.Now() < r.patient {
@@ -68,9 +68,9 @@ func (r *linkReader) Wait(run *exec.Run, until time.Duration) (interrupted bool)
 		}
 		r.polls--
 		r.e.group.Pump(run.Peer())
-		return false
+		return
 	}
-	return p.Wait(max(until-exec.Now(), 0))
+	p.Wait(max(until-exec.Now(), 0))
 }
 
 // pollMost is the longest time for which a waiter looks at no other link. On a busy host its polls,

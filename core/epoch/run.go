@@ -19,11 +19,10 @@ import (
 // runner runs the epoch's queue: it carries out what the engine's outcomes mean. It is the
 // work.Engine of the queue, and belongs to the holder of the queue's token.
 type runner struct {
-	e           *Epoch
-	engine      *collective.Engine
-	part        int           // of the head
-	announced   time.Duration // the wait that peers have been told of: since when
-	interrupted bool          // the last run was left because of a signal
+	e         *Epoch
+	engine    *collective.Engine
+	part      int           // of the head
+	announced time.Duration // the wait that peers have been told of: since when
 }
 
 // announceAfter is how long a rank waits before it tells its peers what it waits in, so that
@@ -38,23 +37,22 @@ func (r *runner) Rest() {
 }
 
 // Run implements work.Engine.
-func (r *runner) Run(w *work.Work, until time.Duration) (interrupted bool) {
+func (r *runner) Run(w *work.Work, until time.Duration) {
 	q := r.e.queue
-	r.interrupted = false
 	r.engine.Run().Waited(w != nil && until != exec.Spin)
 	for {
 		if w != nil && !q.Has(w) {
-			return false
+			return
 		}
 		head := q.Head()
 		if head == nil {
-			return false
+			return
 		}
 		part := &head.Parts()[r.part]
 		finished, err := r.advance(head, part, until)
 		switch {
 		case !finished:
-			return r.interrupted
+			return
 		case err != nil:
 			r.end(head, part, err)
 			continue
@@ -139,8 +137,7 @@ func (r *runner) advance(
 			r.announced = o.Since
 			e.announce(p.Message)
 		}
-		if now >= until || o.Interrupted {
-			r.interrupted = o.Interrupted
+		if now >= until {
 			return false, nil
 		}
 	}

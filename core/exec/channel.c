@@ -266,11 +266,7 @@ int goccl_channel_await(goccl_channel_end *end, uint64_t n, uint32_t state, uint
       done = GOCCL_CHANNEL_LATE;
       break;
     }
-    if (goccl_sleep(bell, value, until - t, &napped)) {
-      done = goccl_channel_take(end, n);
-      if (done != GOCCL_CHANNEL_DONE) done = GOCCL_CHANNEL_INTERRUPTED;
-      break;
-    }
+    goccl_sleep(bell, value, until - t, &napped);
   }
   __atomic_fetch_sub(&bell->sleepers, 1, __ATOMIC_SEQ_CST);
   return done;

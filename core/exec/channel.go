@@ -63,11 +63,10 @@ const (
 type Carried int
 
 const (
-	CarriedAll    = Carried(C.GOCCL_CHANNEL_DONE)
-	CarriedNot    = Carried(C.GOCCL_CHANNEL_GO) // the caller must find out why
-	CarriedNone   = Carried(C.GOCCL_CHANNEL_NOTHING)
-	CarriedLate   = Carried(C.GOCCL_CHANNEL_LATE)
-	CarriedSignal = Carried(C.GOCCL_CHANNEL_INTERRUPTED) // one of the operating system came
+	CarriedAll  = Carried(C.GOCCL_CHANNEL_DONE)
+	CarriedNot  = Carried(C.GOCCL_CHANNEL_GO) // the caller must find out why
+	CarriedNone = Carried(C.GOCCL_CHANNEL_NOTHING)
+	CarriedLate = Carried(C.GOCCL_CHANNEL_LATE)
 )
 
 // table gives out the places of a table in C, and handles to them. A place is used again by another
@@ -277,8 +276,7 @@ func (e *ChannelEnd) Take(n uint64, waits bool) Carried {
 }
 
 // Await takes signals once they have come. It ends without them where the end's state is another
-// one (CarriedNot), at a time (CarriedLate), or when a signal of the operating system comes to the
-// thread.
+// one (CarriedNot), or at a time (CarriedLate).
 func (e *ChannelEnd) Await(n uint64, state ChannelState, until time.Duration) Carried {
 	taking := (*uint32)(&e.c.taking)
 	atomic.AddUint32(taking, 1)

@@ -99,8 +99,7 @@ enum {
   GOCCL_CHANNEL_DONE = 0,
   GOCCL_CHANNEL_GO,      /* Go must be asked */
   GOCCL_CHANNEL_NOTHING, /* so many signals have not come */
-  GOCCL_CHANNEL_LATE,
-  GOCCL_CHANNEL_INTERRUPTED /* a signal came to the thread */
+  GOCCL_CHANNEL_LATE
 };
 
 /* What callers in C may do without Go. Of a put with signals the peer sees both or none. */

@@ -129,7 +129,7 @@ func TestYieldsToSenderOfPacket(t *testing.T) {
 		mail := w[1].Mail()
 		mail.c.polls.given = 0
 		pinned(t, cpu, func() {
-			if s, _, _ := mail.Await(nil, &done, peer, true, soon()); s != Interrupted {
+			if s, _, _ := mail.Await(nil, &done, peer, true, soon()); s != Late {
 				t.Errorf("a wait for rank %d ends by %d", peer, s)
 			}
 		})

@@ -62,12 +62,10 @@ static inline void tell_cpu(goccl_bell *bell, uint32_t cpu) {
     __atomic_store_n(&bell->cpu, cpu, __ATOMIC_RELAXED);
 }
 
-int goccl_sleep(goccl_bell *bell, uint32_t value, uint64_t ns, int *napped) {
+void goccl_sleep(goccl_bell *bell, uint32_t value, uint64_t ns, int *napped) {
   tell_cpu(bell, 0);
   int nap = bell->naps && !*napped && ns > GOCCL_NAP;
-  if (futex_wait(&bell->value, value, nap ? GOCCL_NAP : ns) == 0) return 0;
-  *napped |= errno == ETIMEDOUT;
-  return errno == EINTR;
+  if (futex_wait(&bell->value, value, nap ? GOCCL_NAP : ns) != 0) *napped |= errno == ETIMEDOUT;
 }
 
 /* What is waited for: a counter that is at least a number, or a stamp of just that number. */
@@ -261,10 +259,7 @@ static int await(goccl_lane *lane, goccl_run_state *run, const goal *g, uint64_t
       result = GOCCL_RUN_BLOCKED;
       break;
     }
-    if (goccl_sleep(lane->bell, value, until - t, &napped)) {
-      result = reached(g) ? GOCCL_RUN_DONE : GOCCL_RUN_BLOCKED;
-      break;
-    }
+    goccl_sleep(lane->bell, value, until - t, &napped);
   }
   __atomic_fetch_sub(&lane->bell->sleepers, 1, __ATOMIC_SEQ_CST);
   if (result == GOCCL_RUN_DONE) goccl_polled(&lane->patience, &run->polls, 0);
@@ -764,9 +759,7 @@ static int await_feed(goccl_lane *lane, goccl_run_state *run, const goccl_step *
       continue; /* a stop may have come before it was counted */
     }
     tell_cpu(lane->bell, 0);
-    if (futex_wait(&lane->bell->value, value, nap < until - t ? nap : until - t) != 0 &&
-        errno == EINTR)
-      break;
+    futex_wait(&lane->bell->value, value, nap < until - t ? nap : until - t);
     nap = nap < FEED_NAP_MOST / 2 ? 2 * nap : FEED_NAP_MOST;
   }
   if (counted) __atomic_fetch_sub(&lane->bell->sleepers, 1, __ATOMIC_SEQ_CST);

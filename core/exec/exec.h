@@ -336,7 +336,7 @@ typedef struct {
 
 enum {
   GOCCL_RUN_DONE = 0,
-  GOCCL_RUN_BLOCKED,  /* until has passed, or a signal came */
+  GOCCL_RUN_BLOCKED,  /* until has passed */
   GOCCL_RUN_CONNECT,  /* the channel to `peer` must be connected first */
   GOCCL_RUN_RECEIVE,  /* something of `peer`, on a port channel, is waited for, and nobody else
                          brings it */
@@ -399,10 +399,10 @@ void goccl_ring(goccl_bell *bell);
  * them. */
 void goccl_stop(goccl_bell *bell);
 
-/* Sleeps until this rank's bell is rung or a signal comes, for at most so many nanoseconds, or
- * less. `value` is the bell's before the last look at what is waited for. `*napped` is 0 when the
- * caller counts itself as a sleeper. Returns not 0 after a signal. */
-int goccl_sleep(goccl_bell *bell, uint32_t value, uint64_t ns, int *napped);
+/* Sleeps until this rank's bell is rung, for at most so many nanoseconds, or less. `value` is the
+ * bell's before the last look at what is waited for. `*napped` is 0 when the caller counts itself
+ * as a sleeper. */
+void goccl_sleep(goccl_bell *bell, uint32_t value, uint64_t ns, int *napped);
 
 /* Makes one more poll: a pause, or a yield. Returns 0 when the wait is to sleep instead, or to be
  * left. `peer`: whom it waits for; GOCCL_ANY: it may be any. `waits`: the caller has nothing else

@@ -541,13 +541,7 @@ func TestBrought(t *testing.T) {
 		t.Fatalf("status %d, expected %d", s, Blocked)
 	}
 	come := make(chan Status)
-	go func() {
-		s := Blocked
-		for s == Blocked { // a signal of Go's scheduler ends a sleep
-			s = r.Continue(Now() + time.Minute)
-		}
-		come <- s
-	}()
+	go func() { come <- r.Continue(Now() + time.Minute) }()
 	bring(t, w.Lane(0), 0, bytes, 1)
 	w.Lane(0).Arrived(1)
 	if s := <-come; s != Released {

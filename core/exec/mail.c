@@ -66,7 +66,10 @@ static int await(const goccl_mail *mail, const event *e, goccl_polls *polls, uin
         seen = GOCCL_MAIL_STOPPED;
       if (seen < 0 && !moved) {
         uint64_t t = now();
-        if (t >= until || goccl_sleep(bell, value, until - t, &napped)) seen = GOCCL_MAIL_BLOCKED;
+        if (t >= until)
+          seen = GOCCL_MAIL_BLOCKED;
+        else
+          goccl_sleep(bell, value, until - t, &napped);
       }
     } while (seen < 0 && !moved);
     __atomic_fetch_sub(&bell->sleepers, 1, __ATOMIC_SEQ_CST);

@@ -217,11 +217,11 @@ func (m *Mail) Poll(n int) { atomic.AddUint32((*uint32)(&m.c.door.pollers), uint
 
 // What ends a wait for packets.
 const (
-	Came        = C.GOCCL_MAIL_CAME
-	Over        = C.GOCCL_MAIL_DONE    // what the caller waits for
-	Ran         = C.GOCCL_MAIL_RAN     // a run has left its loop
-	Interrupted = C.GOCCL_MAIL_BLOCKED // or the time is up
-	Halted      = C.GOCCL_MAIL_STOPPED
+	Came   = C.GOCCL_MAIL_CAME
+	Over   = C.GOCCL_MAIL_DONE // what the caller waits for
+	Ran    = C.GOCCL_MAIL_RAN  // a run has left its loop
+	Late   = C.GOCCL_MAIL_BLOCKED
+	Halted = C.GOCCL_MAIL_STOPPED
 )
 
 // Await waits for a packet or for Poke, until done is not 0, or until a time. Meanwhile it carries

@@ -106,7 +106,7 @@ enum { GOCCL_MAIL_CAME, GOCCL_MAIL_DONE, GOCCL_MAIL_RAN, GOCCL_MAIL_BLOCKED, GOC
 /* `peer`: whose packet is waited for, or GOCCL_ANY. `waits`: the caller has nothing else to do.
  * Carries runs on the lane on, until one of them leaves its loop for another reason than to wait:
  * *which, with *status. Or until a packet is there, or *done is not 0, or until the time (as for
- * goccl_run), or a signal. */
+ * goccl_run). */
 int goccl_mail_await(goccl_mail *mail, goccl_run_state *const *runs, uint32_t n_runs,
                      const uint32_t *done, int32_t peer, int waits, uint64_t until, uint32_t *which,
                      int *status);

@@ -75,7 +75,7 @@ func TestMailWaits(t *testing.T) {
 	w := newPair(t)
 	from, to := w[0].Mail(), w[1].Mail()
 	var done atomic.Uint32
-	if s, _, _ := to.Await(nil, &done, 0, true, Now()+time.Millisecond); s != Interrupted {
+	if s, _, _ := to.Await(nil, &done, 0, true, Now()+time.Millisecond); s != Late {
 		t.Fatalf("an empty mailbox: %d", s)
 	}
 	minute := func() time.Duration { return Now() + time.Minute }

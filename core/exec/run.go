@@ -183,7 +183,7 @@ type Status int
 
 const (
 	Done    Status = C.GOCCL_RUN_DONE
-	Blocked Status = C.GOCCL_RUN_BLOCKED // the time is up, or a signal came
+	Blocked Status = C.GOCCL_RUN_BLOCKED // the time is up
 	Connect Status = C.GOCCL_RUN_CONNECT // the channel to Peer is not connected
 	Receive Status = C.GOCCL_RUN_RECEIVE // something must be read from Peer, on a port channel
 	// the run must sleep for Peer, on a memory channel: no more Reading

@@ -64,14 +64,13 @@ func (e *Engine) attend(w *work.Work, peer int, until time.Duration) bool {
 		defer e.Reader.StopProgress()
 	}
 	mail.Poll(1)
-	interrupted := false
 	announceAt := time.Duration(0)
 	for {
 		e.takePackets()
 		heads, more := e.advance()
 		now := exec.Now()
 		if over.Load() != 0 || w == nil && len(heads) == 0 && !e.hasTransfers() || now >= until ||
-			interrupted || e.face.Failed() != nil {
+			e.face.Failed() != nil {
 			break
 		}
 		runs := make([]*exec.Run, len(heads))
@@ -98,11 +97,8 @@ func (e *Engine) attend(w *work.Work, peer int, until time.Duration) bool {
 			next = now
 		}
 		why, run, status := mail.Await(runs, over, peer, w != nil, next)
-		switch why {
-		case exec.Ran:
+		if why == exec.Ran {
 			e.ran(heads[slices.Index(runs, run)], status)
-		case exec.Interrupted:
-			interrupted = w != nil && exec.Now() < next
 		}
 	}
 	mail.Poll(-1)
@@ -117,5 +113,5 @@ func (e *Engine) attend(w *work.Work, peer int, until time.Duration) bool {
 	} else if e.hasTransfers() || e.unannounced.Load() {
 		e.attention.later()
 	}
-	return w != nil && !w.Ended() && exec.Now() < until && !interrupted
+	return w != nil && !w.Ended() && exec.Now() < until
 }

@@ -69,7 +69,7 @@ type Reader interface {
 	Token() chan struct{}
 	Take() bool
 	Leave()
-	Wait(most time.Duration) (interrupted bool)
+	Wait(most time.Duration)
 	Kick()
 	StartProgress()
 	StopProgress()

@@ -100,18 +100,17 @@ func (t *transit) readLinks(w *work.Work, until time.Duration) (more bool) {
 	e.attendLinks(true)
 	defer e.attendLinks(false)
 	for polls := e.Waiting.PortPollsFor(t.bytes); !w.Ended(); polls-- {
-		interrupted := false
 		switch now := exec.Now(); {
 		case now >= until, polls > 0 && t.peer < 0:
 			e.Reader.Wait(0)
 		case polls > 0:
 			e.links.Pump(t.peer)
 		default:
-			interrupted = e.Reader.Wait(min(until-now, work.Slice))
+			e.Reader.Wait(min(until-now, work.Slice))
 		}
 		e.pushAll()
 		switch {
-		case interrupted || exec.Now() >= until:
+		case exec.Now() >= until:
 			return false
 		case e.face.Failed() != nil:
 			return true

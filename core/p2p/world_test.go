@@ -489,7 +489,7 @@ func (r *rank) Take() bool {
 
 func (r *rank) Leave() { <-r.reader }
 
-func (r *rank) Wait(most time.Duration) (interrupted bool) {
+func (r *rank) Wait(most time.Duration) {
 	if most > 0 {
 		select {
 		case <-r.bell:
@@ -499,7 +499,6 @@ func (r *rank) Wait(most time.Duration) (interrupted bool) {
 	for peer := range r.w.ranks {
 		r.Pump(peer)
 	}
-	return false
 }
 
 func (r *rank) Kick() {

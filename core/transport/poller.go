@@ -133,9 +133,8 @@ func (p *Poller) Attend(n int) {
 func (p *Poller) SetOversubscribed() { p.state.word.Or(pollOversubscribed) }
 
 // Wait reads what comes, and returns when something has, or the poller is kicked, or after a time
-// (negative: no sooner). It tells whether a signal came to the thread instead. The caller has the
-// token.
-func (p *Poller) Wait(most time.Duration) (interrupted bool) {
+// (negative: no sooner), or at a signal. The caller has the token.
+func (p *Poller) Wait(most time.Duration) {
 	p.pumped = 0
 	ms := -1
 	if most >= 0 {
@@ -148,8 +147,8 @@ func (p *Poller) Wait(most time.Duration) (interrupted bool) {
 	if ms != 0 {
 		p.state.woke()
 	}
-	if err != nil {
-		return err == unix.EINTR
+	if err != nil { // EINTR
+		return
 	}
 	for i := range p.events[:n] {
 		p.handle(&p.events[i])
@@ -161,7 +160,6 @@ func (p *Poller) Wait(most time.Duration) (interrupted bool) {
 	for _, l := range unread {
 		l.pump()
 	}
-	return false
 }
 
 // wait is epoll_wait. Go's scheduler is not told of a look that never waits: its monitor, which is

@@ -15,9 +15,8 @@ import (
 // Engine runs the works of a queue.
 type Engine interface {
 	// Run runs works from the queue's head until the given one has ended (nil: until the queue is
-	// empty), or until a time. It reports whether a signal came to the thread. The caller holds the
-	// queue's token.
-	Run(w *Work, until time.Duration) (interrupted bool)
+	// empty), or until a time. The caller holds the queue's token.
+	Run(w *Work, until time.Duration)
 	// Rest tells that the token has been given back.
 	Rest()
 }
@@ -100,11 +99,9 @@ func (q *Queue) Token(w *Work) Token {
 
 // Drive implements Driver.
 func (q *Queue) Drive(w *Work, until time.Duration) (more bool) {
-	interrupted := func() bool {
-		defer q.giveBack() // after a panic, too: who ends the works needs the token
-		return q.engine.Run(w, until)
-	}()
-	return !w.Ended() && exec.Now() < until && !interrupted
+	defer q.giveBack() // after a panic, too: who ends the works needs the token
+	q.engine.Run(w, until)
+	return !w.Ended() && exec.Now() < until
 }
 
 // detach has the worker run the work at once, though its caller was about to wait.

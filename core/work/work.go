@@ -221,26 +221,20 @@ func (w *Work) result() error {
 }
 
 // Wait waits for the end of the work, for at most the timeout (negative: until it ends, which it
-// does by its own timeout at the latest), and tells how it ended. With a timeout it also returns
-// when a signal comes to the thread. Where no other thread runs the communicator's works, the
-// caller does.
+// does by its own timeout at the latest), and tells how it ended. Where no other thread runs the
+// communicator's works, the caller does.
 func (w *Work) Wait(timeout time.Duration) (done bool, err error) {
-	if w.Ended() {
-		return true, w.result()
-	}
-	until := exec.Never
-	if timeout >= 0 {
-		until = exec.Later(exec.Now(), timeout)
-	}
-	for {
+	if !w.Ended() {
+		until := exec.Never
+		if timeout >= 0 {
+			until = exec.Later(exec.Now(), timeout)
+		}
 		w.help(until)
-		switch {
-		case w.Ended():
-			return true, w.result()
-		case timeout >= 0:
+		if !w.Ended() {
 			return false, nil
 		}
 	}
+	return true, w.result()
 }
 
 // OnDone calls f once the work has ended: at once if it has, or does so in about the time in which

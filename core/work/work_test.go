@@ -21,7 +21,7 @@ type stepper struct {
 	rests atomic.Int32
 }
 
-func (s *stepper) Run(w *Work, until time.Duration) (interrupted bool) {
+func (s *stepper) Run(w *Work, until time.Duration) {
 	if s.runs.Add(1) != 1 {
 		panic("two threads run one queue")
 	}
@@ -32,19 +32,18 @@ func (s *stepper) Run(w *Work, until time.Duration) (interrupted bool) {
 	for w == nil || s.queue.Has(w) {
 		head := s.queue.Head()
 		if head == nil {
-			return false
+			return
 		}
 		select {
 		case <-s.steps:
 		case <-time.After(max(min(until, exec.Now()+time.Hour)-exec.Now(), 0)):
-			return false
+			return
 		}
 		s.queue.Pop()
 		for range head.Parts() {
 			head.End(nil)
 		}
 	}
-	return false
 }
 
 func (s *stepper) Rest() { s.rests.Add(1) }

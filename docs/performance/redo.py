@@ -103,7 +103,7 @@ def redraw() -> None:
         rows = [row for line in lines for row in rows_of(collective, "float32", line)]
         page = HERE / PAGES.get(name, HOST_PAGE)
         about = README if name == "readme" else about_of(page.read_text(encoding="utf-8"))
-        write_plot(rows, picture, about)
+        write_plot({"": rows}, picture, about)
 
 
 def main(comparison: Path, name: str = "") -> None:
@@ -120,7 +120,7 @@ def main(comparison: Path, name: str = "") -> None:
         medians = [line for line in lines if line.get("by") != MEAN]
         rows = [row for line in medians for row in rows_of(collective, dtypes[collective], line)]
         if any(row.bytes for row in rows):
-            write_plot(rows, HERE / f"{name or collective}.svg", about_of(text))
+            write_plot({"": rows}, HERE / f"{name or collective}.svg", about_of(text))
     if name:
         starts = [
             {key: text.strip("`") for key, text in line.items()}

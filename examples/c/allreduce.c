@@ -1,8 +1,7 @@
 /*
  * Sums a vector over all ranks, each a process of its own, and checks the result.
  *
- *   cc -I capi examples/c/allreduce.c -L <folder of libgoccl.so> -lgoccl -Wl,-rpath,<the same> -o
- * allreduce
+ *   cc examples/c/allreduce.c $(goccl config) -o allreduce
  *   ./allreduce 4
  *
  * Without more arguments the program is a launcher: it starts itself once a rank. A process must

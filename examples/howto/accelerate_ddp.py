@@ -8,6 +8,7 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from torch.utils.data import DataLoader, TensorDataset
 
+torch.manual_seed(0)
 dist.init_process_group("goccl")  # before the Accelerator
 accelerator = Accelerator(cpu=True)
 
@@ -22,5 +23,5 @@ for (batch,) in data:
     accelerator.backward(loss)
     optimizer.step()
 
-print(f"rank {accelerator.process_index}: backend {dist.get_backend()}, {type(model).__name__}")
+print(f"rank {dist.get_rank()}: backend {dist.get_backend()}, loss {loss.item():.6f}")
 dist.destroy_process_group()

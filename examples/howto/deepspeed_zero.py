@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 # before deepspeed.initialize(), which takes the group that is there
 dist.init_process_group("goccl")
+torch.manual_seed(dist.get_rank())
 model = torch.nn.Linear(16, 1)
 engine, *_ = deepspeed.initialize(
     model=model,
@@ -21,6 +22,8 @@ engine, *_ = deepspeed.initialize(
 )
 for _ in range(5):
     data = torch.randn(8, 16)
-    engine.backward((engine(data) - data.sum(dim=1, keepdim=True)).square().mean())
+    loss = (engine(data) - data.sum(dim=1, keepdim=True)).square().mean()
+    engine.backward(loss)
     engine.step()
+print(f"rank {dist.get_rank()}: backend {dist.get_backend()}, loss {loss.item():.6f}")
 dist.destroy_process_group()

@@ -16,13 +16,16 @@ class Regression(lightning.LightningModule):
 
     def training_step(self, batch, _index):
         (data,) = batch
-        return (self.layer(data) - data.sum(dim=1, keepdim=True)).square().mean()
+        loss = (self.layer(data) - data.sum(dim=1, keepdim=True)).square().mean()
+        self.log("loss", loss)
+        return loss
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
 if __name__ == "__main__":
+    lightning.seed_everything(0)
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=2,
@@ -33,4 +36,6 @@ if __name__ == "__main__":
         enable_progress_bar=False,
     )
     trainer.fit(Regression(), DataLoader(TensorDataset(torch.randn(256, 16)), batch_size=8))
-    print(f"rank {trainer.global_rank}: backend {torch.distributed.get_backend()}")
+    loss = trainer.callback_metrics["loss"].item()
+    backend = torch.distributed.get_backend()
+    print(f"rank {trainer.global_rank}: backend {backend}, loss {loss:.6f}")

@@ -10,6 +10,7 @@ from ray.train.torch import TorchConfig, TorchTrainer, prepare_model
 
 
 def train():
+    torch.manual_seed(dist.get_rank())
     model = prepare_model(torch.nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(5):
@@ -18,7 +19,7 @@ def train():
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    print(f"rank {dist.get_rank()}: backend {dist.get_backend()}")
+    print(f"rank {dist.get_rank()}: backend {dist.get_backend()}, loss {loss.item():.4f}")
 
 
 TorchTrainer(

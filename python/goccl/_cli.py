@@ -17,12 +17,19 @@ from goccl._command import to_bring
 # Each is a module with add_arguments(parser) and main(args) -> exit status, imported when it is
 # used.
 _COMMANDS = {
-    "config": ("goccl._config", "print what a C compiler needs to find goccl.h and libgoccl.so"),
+    "config": ("goccl._config", "print what a C compiler needs to find goccl.h and libgoccl.so.0"),
+    "build": ("goccl._build", "compile goccl's extension for a torch that this goccl has none for"),
     "info": ("goccl._info", "show versions, usable transports, settings and limits"),
     "doctor": ("goccl._doctor", "measure every pair of ranks of a job, and name what is odd"),
+    "run": ("goccl._run", "become a program, with torch's variables, under srun or mpirun"),
     "ps": ("goccl._ps", "show what the groups of this host do, and who holds them up"),
     "store": ("goccl._store", "serve the store at which the processes of a job meet"),
     "bench": ("goccl._bench", "measure collectives, also against other libraries"),
+    "bench compare": (
+        "goccl._bench.compare",
+        "tell which results of goccl bench are slower or faster than before",
+    ),
+    "bench plot": ("goccl._bench.plot", "draw results of goccl bench"),
     "bench put": (
         "goccl._bench.put",
         "measure puts, gets and signals of channels, also against what limits them",

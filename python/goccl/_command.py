@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import re
 import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TextIO
 
 GOCCL_TRANSPORTS = ("shm", "tcp", "verbs")
@@ -28,6 +30,75 @@ def parse_size(text: str) -> int:
     return size
 
 
+def output_file(text: str) -> Path:
+    """The path of a file that can be made, where it is not there yet."""
+    # A shell leaves "--output=~/file" as it is. Path's own raises where there is no such user.
+    path = Path(os.path.expanduser(text))  # noqa: PTH111
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a file in a folder that exists")
+    return path
+
+
+def write_anew(path: Path, text: str) -> None:
+    """Replaces a file whole, so that nobody finds half of it, also after SIGKILL.
+
+    A link goes on to point to the file, which keeps its mode. A device or a pipe is written as it
+    is.
+
+    Args:
+        path: of the file. It is made where it is not there.
+        text: what it is to hold.
+
+    Raises:
+        OSError: it cannot be written. A file is as it was.
+    """
+    new = draft(path)
+    if new is None:
+        path.write_text(text, encoding="utf-8")
+        return
+    path = path.resolve()
+    new.unlink(missing_ok=True)  # of a run that was killed, in a container with the same pid
+    try:
+        new.touch(exist_ok=False)
+        if path.exists():
+            shutil.copymode(path, new)
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a path is of a device or a pipe. That of a pipe may be a link that names no file."""
+    return path.exists() and not path.is_file()
+
+
+def draft(path: Path) -> Path | None:
+    """Where write_anew() writes what is to become a file; None for a device or a pipe. Each process
+    has one of its own: two that write a file at once would replace it by an empty one."""
+    if is_stream(path):
+        return None
+    path = path.resolve()
+    return path.with_name(f".{path.name}.{os.getpid()}.new")
+
+
+def unwritable(*paths: Path | None) -> str:
+    """Which file could not be written later, and why; or "". What is in them stays."""
+    path = Path()
+    try:
+        for path in filter(None, paths):
+            if not path.exists():
+                path.touch()
+                path.unlink()
+            elif path.is_file():
+                path.open("ab").close()
+    except OSError as error:
+        return f"{path} cannot be written: {error.strerror}"
+    return ""
+
+
 def missing(module: str, name: str) -> str:
     """That a Python module is not installed, and what to do; or ""."""
     if importlib.util.find_spec(module) is None:
@@ -38,6 +109,18 @@ def missing(module: str, name: str) -> str:
 def to_bring(arguments: str) -> str:
     """What to do to have packages; arguments: of pip."""
     return f"to bring it: {shlex.quote(sys.executable)} -m pip install {arguments}"
+
+
+def printable(text: str) -> str:
+    """Escapes what a terminal might obey: other ranks and variables hold what they like.
+
+    Args:
+        text: of one line or several.
+
+    Returns:
+        The text, with all that cannot be printed as Python escapes it. Ends of lines stay.
+    """
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 class _Formatter(argparse.HelpFormatter):

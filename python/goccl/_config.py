@@ -1,34 +1,60 @@
-"""`goccl config`: the flags with which C programs are compiled."""
+"""`goccl config`: the flags with which C programs are compiled, and where their tools look."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
+from goccl import __version__
 from goccl._command import add_examples
 
 PACKAGE = Path(__file__).resolve().parent
+LIB = PACKAGE / "lib"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of `goccl config`."""
     add_examples(
         parser,
-        ["cc program.c $(goccl config) -o program", "goccl config --libs"],
-        {0: "the flags were printed", 2: "wrong arguments"},
+        [
+            "cc program.c $(goccl config) -o program",
+            "goccl config --libs",
+            "PKG_CONFIG_PATH=$(goccl config --pkgconfig-dir) pkg-config --cflags --libs goccl",
+            "cmake -B build -Dgoccl_DIR=$(goccl config --cmake-dir)",
+        ],
+        {0: "what was asked for was printed", 2: "wrong arguments"},
     )
     parser.add_argument("--cflags", action="store_true", help="only those that find goccl.h")
-    parser.add_argument("--libs", action="store_true", help="only those that link libgoccl.so")
+    parser.add_argument("--libs", action="store_true", help="only those that link libgoccl.so.0")
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--pkgconfig-dir", action="store_true", help="instead: the folder of goccl.pc")
+    one.add_argument(
+        "--cmake-dir", action="store_true", help="instead: the folder of goccl-config.cmake"
+    )
+    one.add_argument("--version", action="store_true", help="instead: the version of goccl")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Prints the flags on one line."""
+    """Prints what was asked for on one line."""
+    parts = [name for name in ("cflags", "libs") if getattr(args, name)]
+    for name, printed in {
+        "pkgconfig_dir": LIB / "pkgconfig",
+        "cmake_dir": LIB / "cmake" / "goccl",
+        "version": __version__,
+    }.items():
+        if getattr(args, name):
+            if parts:
+                option = name.replace("_", "-")
+                print(f"goccl config: --{option} cannot go with --{parts[0]}", file=sys.stderr)
+                return 2
+            print(printed)
+            return 0
     flags = []
-    if args.cflags or not args.libs:
+    if "cflags" in parts or not parts:
         flags.append(f"-I{headers()}")
-    if args.libs or not args.cflags:
-        folder = PACKAGE / "lib"
-        flags += [f"-L{folder}", "-lgoccl", f"-Wl,-rpath,{folder}"]
+    if "libs" in parts or not parts:
+        flags += [f"-L{LIB}", "-lgoccl", f"-Wl,-rpath,{LIB}"]
     print(*flags)
     return 0
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from goccl._native import load
 from goccl._options import VARIABLES
 from goccl._registration import accelerator
+from goccl._stand_in import stands_in_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from goccl._C import Communicator, ProcessGroupGoccl
 
     Group: TypeAlias = torch.distributed.ProcessGroup | Communicator | ProcessGroupGoccl | None
-    Source: TypeAlias = Literal["option", "environment", "default"]
     Transport: TypeAlias = Literal["self", "mem", "shm", "tcp", "verbs"]
 
 # Of a description that is printed.
@@ -46,15 +46,16 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """What an option, or a variable of the environment, is set to.
+    """What an option, or a variable, is set to.
 
     Attributes:
         value: as it was given; "" where nothing was. A secret is "(hidden)".
-        source: "option", "environment", or "default" where nothing was given.
+        source: "option", "environment", the path of a file of settings, or "default" where nothing
+            was given.
     """
 
     value: str
-    source: Source
+    source: str
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,6 +85,7 @@ class Description:
         algorithms: those that collectives may use, as GOCCL_ALGO names them; "" is any.
         timeout: of an operation that has none of its own.
         liveness_grace: how long a host may acknowledge nothing.
+        stands_in_for: "gloo" where the group was asked for as that; else "".
         settings: what was set, and how, by the name of the option, or of the variable where there
             is no option.
     """
@@ -107,6 +109,7 @@ class Description:
     algorithms: str
     timeout: timedelta
     liveness_grace: timedelta
+    stands_in_for: str
     settings: dict[str, Setting]
 
     def __repr__(self) -> str:
@@ -120,6 +123,8 @@ class Description:
         ]
         if self.device:
             lines.append(f"device        tensors of {self.device} go by way of the host's memory")
+        if self.stands_in_for:
+            lines.append(f"stands in     for {self.stands_in_for}, as which it was asked for")
         if self.oversubscribed:
             lines.append("CPUs          fewer than ranks on some host: ranks wait by sleeping")
         given = {name: s for name, s in self.settings.items() if s.source != "default"}
@@ -235,6 +240,12 @@ def describe_for(group: Group, function: str) -> Description:
         VARIABLES[name].option or name: Setting(**value)
         for name, value in facts.pop("settings").items()
     }
+    facts["addresses"] = facts["addresses"] or []  # of a group of one
     return Description(
-        **facts, device=accelerator(), timeout=timeout, liveness_grace=grace, settings=set_to
+        **facts,
+        device=accelerator(),
+        timeout=timeout,
+        liveness_grace=grace,
+        stands_in_for=stands_in_for(group),
+        settings=set_to,
     )

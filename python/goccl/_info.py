@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import goccl
-from goccl import _command, _limits, _native, _plan
+from goccl import _capi, _command, _limits, _native, _plan, _stand_in
 from goccl._options import SETTINGS, VARIABLES, shown
 from goccl._registration import accelerator
 
@@ -25,13 +25,10 @@ _PREFIX = "GOCCL_"
 _MOST_RANKS = 65536
 _ASK_LIMIT = 60  # seconds
 _ASK = """
-import ctypes, sys
-library = ctypes.CDLL(sys.argv[1])
-text, needed = ctypes.create_string_buffer(1 << 20), ctypes.c_size_t()
-if library.goccl_info(text, ctypes.c_size_t(len(text)), ctypes.byref(needed)):
-    library.goccl_last_error.restype = ctypes.c_char_p
-    sys.exit(library.goccl_last_error().decode())
-print(text.value.decode())
+import sys
+from goccl import _capi
+_capi.LIBRARY = sys.argv[1]
+print(_capi.text("goccl_info"))
 """
 
 
@@ -89,18 +86,23 @@ def collect(ranks: int) -> dict[str, Any]:
     report: dict[str, Any] = {
         "goccl": goccl.__version__,
         "go": _native.built_with_go(),
-        "torch": {"built_for": _native.built_for(), "found": _torch_version()},
+        "torch": {
+            "built_for": _native.built_for(),
+            "found": _torch_version(),
+            "extension": _extension_file(),
+        },
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "installed_in": str(Path(goccl.__file__).parent),
-        "settings": _settings(),
+        "settings": _settings(core),
         "environment": _environment(),
         "library": core.get("version"),
         "domains": core.get("domains"),
         "domain": core.get("domain"),
         "transports": core.get("transports"),
         "device": accelerator() if _torch_version() else "",
-        "warnings": core.get("warnings", []),
+        "stands_in": _stands_in(),
+        "warnings": core.get("warnings", []) + _stand_in.warnings_of(os.environ),
         "problems": problems,
     }
     verbs = bool(report["transports"] and report["transports"].get("verbs", {}).get("usable"))
@@ -131,8 +133,8 @@ def _why(error: Exception) -> str:
 
 
 def _ask_library() -> tuple[dict[str, Any], str]:
-    """Asks libgoccl.so without torch, in a process of its own: it may end that."""
-    path = Path(goccl.__file__).parent / "lib" / "libgoccl.so"
+    """Asks libgoccl.so.0 without torch, in a process of its own: it may end that."""
+    path = _capi.LIBRARY
     try:
         asked = subprocess.run(
             [sys.executable, "-c", _ASK, path],
@@ -158,13 +160,17 @@ def render(report: dict[str, Any]) -> str:
             f"core        {report.get('library') or 'not loaded'}, built with "
             f"{report['go'] or 'unknown Go'}"
         ),
-        (
-            f"torch       {torch['found'] or 'not found'}, goccl was built for "
-            f"{torch['built_for'] or 'none'}"
+        *_folded(
+            f"torch       {torch['found'] or 'not found'}; goccl has extensions for "
+            f"{', '.join(torch['built_for']) or 'none'}"
         ),
+        f"extension   {torch['extension'] or 'not loaded'}",
         f"python      {report['python']}",
         f"system      {report['system']}",
     ]
+    for what, by in (("gloo", "gloo"), ("no name", "default")):
+        variable = report["stands_in"][by]
+        lines.append(f"stands in   for {what}: {f'yes, by {variable}' if variable else 'no'}")
     if domains := report.get("domains"):
         place = f"in {report['domain']}" if report["domain"] else "in several"
         lines += _folded(
@@ -189,7 +195,7 @@ def render(report: dict[str, Any]) -> str:
     lines += ["", *_table(report["settings"]), "", f"limits, for {report['ranks']} ranks"]
     for limit in report["limits"]:
         lines += _folded(f"  {limit['name']:<15}{limit['value']}", 17)
-    return "\n".join(lines)
+    return _command.printable("\n".join(lines))
 
 
 def _table(settings: Sequence[dict[str, str]]) -> list[str]:
@@ -249,22 +255,40 @@ def _torch_version() -> str | None:
     return str(torch.__version__)
 
 
-def _settings() -> list[dict[str, str]]:
-    """All that can be set. What an option sets in code is not seen here."""
+def _extension_file() -> str | None:
+    """The file that is loaded as goccl._C."""
+    try:
+        return _native.load().__file__
+    except (ImportError, OSError):  # "problems" says why
+        return None
+
+
+def _settings(core: dict[str, Any]) -> list[dict[str, str]]:
+    """All that can be set. What an option sets in code is not seen here; without the core, files
+    are not."""
+    given = {setting["name"]: setting for setting in core.get("settings", [])}
     found = []
     for setting in SETTINGS:
         value = os.environ.get(setting.variable, "") if setting.variable else ""
+        source = "environment" if value else "default"
+        known = given.get(setting.variable, {"value": value, "source": source})
         found.append(
             {
                 "variable": setting.variable,
                 "option": setting.option,
-                "value": shown(setting.variable, value),
-                "source": "environment" if value else "default",
+                "value": shown(setting.variable, known["value"]),
+                "source": known["source"],
                 "default": setting.default,
                 "allowed": setting.allowed,
             }
         )
     return found
+
+
+def _stands_in() -> dict[str, str]:
+    """For what goccl stands in here, and by which variable; "" where it does not."""
+    by = {"gloo": _stand_in.REPLACE, "default": _stand_in.DEFAULT}
+    return {what: name if os.environ.get(name) == "1" else "" for what, name in by.items()}
 
 
 def _environment() -> dict[str, str]:

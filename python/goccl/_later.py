@@ -14,25 +14,30 @@ def when_imported(module: str, then: Callable[[], None]) -> None:
 
     Args:
         module: the name of a top-level module, which is not imported for this.
-        then: is called in the thread that imports the module, and must not raise.
+        then: is called in the thread that imports the module, and must not raise. Several are
+            called in the order in which they were given.
     """
-    if module in sys.modules:
+    if sys.modules.get(module):
         then()
-    else:
-        sys.meta_path.insert(0, _Finder(module, then))
+        return
+    for finder in sys.meta_path:
+        if isinstance(finder, _Finder) and finder.module == module:
+            finder.calls.append(then)
+            return
+    sys.meta_path.insert(0, _Finder(module, then))
 
 
 class _Finder(MetaPathFinder):
-    """Is asked first where the module is, and has those that know call `then`."""
+    """Is asked first where the module is, and has those that know make the calls."""
 
     def __init__(self, module: str, then: Callable[[], None]) -> None:
-        self._module = module
-        self._then = then
+        self.module = module
+        self.calls = [then]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self._module:
+        if fullname != self.module:
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
         specs = (finder.find_spec(fullname, path, target) for finder in others)
@@ -46,7 +51,8 @@ class _Finder(MetaPathFinder):
             # Until then, for who asks for the spec need not import the module.
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
-            self._then()
+            for then in self.calls:
+                then()
 
         spec.loader.exec_module = execute_and_then  # type: ignore[method-assign]
         return spec

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
+import sys
 from types import ModuleType
+
+from goccl import _capi
 
 _NAME = "goccl"
 _SUBSYSTEMS = ("INIT", "BOOTSTRAP", "ENV", "NET", "COLL", "P2P", "MEM")
@@ -15,6 +17,7 @@ _LEVELS = {1: logging.WARNING, 2: logging.INFO, 3: logging.DEBUG}
 _NAMED = {"NONE": _OFF, "INFO": logging.INFO, "TRACE": logging.DEBUG}
 
 _attached = 0  # the level of what _hear hears, by its number; 0: nothing
+_debug = ""  # GOCCL_DEBUG, when the last group was made
 
 
 def attach(native: ModuleType) -> None:
@@ -28,7 +31,8 @@ def attach(native: ModuleType) -> None:
     Args:
         native: goccl._C.
     """
-    global _attached
+    global _attached, _debug
+    _debug = _capi.getenv("GOCCL_DEBUG").upper()
     loggers = [_logger(subsystem) for subsystem in _SUBSYSTEMS]
     level = 0
     if any(logger.hasHandlers() for logger in loggers):
@@ -50,10 +54,30 @@ def _threshold(logger: logging.Logger) -> int:
     It is that which the program has given the child or the logger "goccl" itself; else that of
     GOCCL_DEBUG; else the one that holds for all of the program.
     """
-    given = os.environ.get("GOCCL_DEBUG", "")
-    if given and logger.level == logging.getLogger(_NAME).level == logging.NOTSET:
-        return _NAMED.get(given.upper(), logging.WARNING)
+    if _debug and logger.level == logging.getLogger(_NAME).level == logging.NOTSET:
+        return _NAMED.get(_debug, logging.WARNING)
     return logger.getEffectiveLevel()
+
+
+def inform(text: str, group: str, rank: int) -> None:
+    """Logs something of a group at the level INFO, where the library's own records go.
+
+    Without Python's logging that is standard error, never GOCCL_DEBUG_FILE, which the library has.
+
+    Args:
+        text: what is to be said.
+        group: the name of the group.
+        rank: this process in the group.
+    """
+    text = f"[{group}] rank {rank}: {text}"
+    logger = _logger("INIT")
+    if logger.hasHandlers():
+        if _threshold(logger) <= logging.INFO:
+            logger.handle(
+                logger.makeRecord(logger.name, logging.INFO, "(goccl)", 0, text, (), None)
+            )
+    elif _debug in ("INFO", "TRACE"):
+        print(f"goccl: INFO INIT {text}", file=sys.stderr)
 
 
 def _hear(

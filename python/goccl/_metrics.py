@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from goccl import _library
+from goccl import _capi
 from goccl._groups import describe_for
 from goccl._native import load
 
@@ -69,7 +69,7 @@ def stats() -> dict[str, Any]:
     >>> goccl.stats()["operations"][0]["collective"]
     'allreduce'
     """
-    told: dict[str, Any] = _library.call("goccl_stats")
+    told: dict[str, Any] = _capi.call("goccl_stats")
     if "goccl._C" in sys.modules:  # it knows what is staged, and has made the groups
         told["memory"] = dict(load().memory_stats())
     return told
@@ -100,7 +100,7 @@ def stragglers(group: Group = None) -> list[Straggler]:
     about = describe_for(group, "goccl.stragglers")
     waited = {
         wait["rank"]: wait["seconds"]
-        for wait in _library.call("goccl_stats")["waits"]
+        for wait in _capi.call("goccl_stats")["waits"]
         if wait["group"] == about.name
     }
     mine = torch.tensor([waited.get(r, 0.0) for r in about.global_ranks], dtype=torch.float64)

@@ -351,12 +351,36 @@ _SETTING = {name: Setting(option=name, **o.metadata["words"]) for name, o in OPT
 SETTINGS: tuple[Setting, ...] = (
     *_SETTING.values(),
     Setting(
+        variable="GOCCL_DEFAULT",
+        default="off",
+        allowed='"1", "0" and ""',
+        about="goccl is the backend of groups on the CPU that name none, as by"
+        " goccl.use_by_default(). It is read when torch is imported.",
+        same=True,
+    ),
+    Setting(
+        variable="GOCCL_REPLACE_GLOO",
+        default="off",
+        allowed='"1", "0" and ""',
+        about='goccl serves the groups that are asked for as "gloo", as by goccl.replace_gloo(). It'
+        " is read when torch is imported.",
+        same=True,
+    ),
+    Setting(
         variable="GOCCL_STORE",
         default="the store that the group is given",
         allowed='"etcd://host:port,host:port/prefix", with "etcds://" for TLS',
         about="The etcd at which ranks meet instead. All ranks of a job, and no others, use one"
         " prefix.",
         same=True,
+    ),
+    Setting(
+        variable="GOCCL_CONF_FILE",
+        default="none",
+        allowed="the path of a file of lines NAME=value",
+        about="A file of settings: what it gives to a variable holds where the environment does not"
+        " set that. After it ~/.goccl.conf and /etc/goccl.conf are read. See [Files of"
+        " settings](#files-of-settings).",
     ),
     Setting(
         variable="GOCCL_JOIN",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import sys
@@ -11,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from goccl import _command, _library
+from goccl import _capi, _command
 
 _NOBODY = 2
 _NO_GROUP = "no process with a group was found on this host"
@@ -96,7 +95,7 @@ def main(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace) -> int:
     try:
         found = ask(args.all)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         print(f"goccl ps: {error}", file=sys.stderr)
         return _NOBODY
     if args.pid is not None:
@@ -126,15 +125,15 @@ def ask(connect: bool = False) -> dict[str, Any]:
         OSError: the library cannot be loaded.
         RuntimeError: the sockets of this host cannot be read.
     """
-    found: dict[str, Any] = _library.call("goccl_ps", ctypes.c_int(connect))
+    found: dict[str, Any] = _capi.call("goccl_ps", connect)
     return found
 
 
 def _dump(args: argparse.Namespace) -> int:
     """Has the processes write dumps, prints what they tell, and returns the exit status."""
     try:
-        told = _library.call("goccl_ps_dump", os.fsencode(args.dump), ctypes.c_int(args.pid or 0))
-    except (OSError, RuntimeError) as error:
+        told = _capi.call("goccl_ps_dump", os.fsencode(args.dump), args.pid or 0)
+    except (OSError, RuntimeError, ValueError) as error:
         print(f"goccl ps: {error}", file=sys.stderr)
         return _NOBODY
     print(json.dumps(told, indent=2) if args.json else render_dumps(told), flush=True)

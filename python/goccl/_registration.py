@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from goccl import _log, _side_step
+from goccl import _log, _side_step, _stand_in
 from goccl._stay_out import stay_out
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def register_once() -> None:
     backend.backend_capability["goccl"] = _Devices()
     _registered = True
     # A profile asks at its beginning who has something to show. This takes 10 ms, and runs no Go.
-    with contextlib.suppress(ImportError):  # whoever makes a group is told
+    # Who makes a group is told of an ImportError. It is a RuntimeError where another thread imports
+    # goccl._C, and waits for torch.
+    with contextlib.suppress(ImportError, RuntimeError):
         from goccl._native import load
 
         load()
@@ -95,15 +97,17 @@ def _create(group: Any, options: Any) -> Any:
         if hasattr(own, name):
             setattr(own, name, value)
     _leave_at_exit(native)
+    watch = _stand_in.watch(group) if _stand_in.asked_for() else contextlib.nullcontext()
     try:
-        backend = native.ProcessGroupGoccl(
-            group.store,
-            group.group_rank,
-            group.group_size,
-            options=own,
-            group_name=group.group_id,
-            global_ranks=list(group.global_ranks_in_group),
-        )
+        with watch:
+            backend = native.ProcessGroupGoccl(
+                group.store,
+                group.group_rank,
+                group.group_size,
+                options=own,
+                group_name=group.group_id,
+                global_ranks=list(group.global_ranks_in_group),
+            )
     except Exception as error:
         # An argument that is refused, and a failure in the meeting, the library has told the
         # others. It could not where there are no threads: such an error is of the shim, or names no
@@ -126,6 +130,8 @@ def _ready(group: Any, options: Any) -> tuple[ModuleType, Any]:
 
     native = load()
     Options = native.ProcessGroupGoccl.Options  # noqa: N806
+    if asked := _stand_in.asked_for():
+        options = _stand_in.options_of(options)
     if options is None:
         options = Options()
     elif not isinstance(options, Options):
@@ -134,9 +140,13 @@ def _ready(group: Any, options: Any) -> tuple[ModuleType, Any]:
             f"{type(options).__qualname__}"
         )
     own = options._for_group(check("timeout", group.timeout))
+    if asked:
+        own.interface = _stand_in.interface_of(own)
     _side_step.check(own, getattr(group, "enable_reconfigure", False))
     native.library_version()  # loads it
     _log.attach(native)
+    if asked:
+        _stand_in.tell_of(group)
     return native, own
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
+from goccl import _capi
 from goccl._choice import ThreadChoice
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ def check(options: Any, reconfigures: bool) -> None:
     Raises:
         ValueError: a backend is none, or the members may change.
     """
-    text = options.side_step or os.environ.get(VARIABLE, "")
+    text = options.side_step or _capi.getenv(VARIABLE)
     if not text:
         return
     what = f"side-steps (from the option or {VARIABLE}) are {text!r}"
-    recovery = options.recovery or os.environ.get("GOCCL_RECOVERY", "") or "step"
+    recovery = options.recovery or _capi.getenv("GOCCL_RECOVERY") or "step"
     if reconfigures or recovery != "step":
         how = "enable_reconfigure=True" if reconfigures else f"recovery={recovery!r}"
         raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from goccl import _library
+from goccl import _capi
 from goccl._native import load
 
 __all__ = ["dump", "status"]
@@ -49,5 +49,5 @@ def status() -> dict[str, Any]:
     >>> goccl.status()["groups"][0]["call"]["what"]
     'allreduce(float32, 8 elements, SUM)'
     """
-    told: dict[str, Any] = _library.call("goccl_status")
+    told: dict[str, Any] = _capi.call("goccl_status")
     return told

@@ -7,12 +7,22 @@ import argparse
 import contextlib
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 
-from goccl._command import GOCCL_TRANSPORTS, Progress, add_examples, missing
-from goccl._ranks.collectives import ITEMSIZE, element_count
+from goccl._command import (
+    GOCCL_TRANSPORTS,
+    Progress,
+    add_examples,
+    draft,
+    missing,
+    output_file,
+    unwritable,
+    write_anew,
+)
+from goccl._ranks.collectives import ITEMSIZE, call_of, element_count
 from goccl._ranks.group import RankGroup, iterations_of
 from goccl._ranks.libraries import Unavailable, core_library
 from goccl._ranks.processes import GroupFailure
@@ -193,7 +203,7 @@ class _Pair:
         """
         iterations = []
         for group in self.groups:
-            group.prepare(collective, count, "float32")
+            group.prepare(call_of(collective, group.ranks, count))
             iterations.append(iterations_of(group, _BLOCK_SECONDS, self._timeout))
         times: list[list[float]] = [[], []]
         for block in range(blocks):
@@ -267,11 +277,60 @@ def measure_link(
     return link(small, long, whole, whole / ratio)
 
 
+def set_in(text: str, settings: Mapping[str, str]) -> str:
+    """Sets variables in the text of a file of settings; its other lines stay.
+
+    Args:
+        text: of the file.
+        settings: the values, by the names of the variables.
+    """
+    # Not splitlines(), which knows more ends of lines than the library that reads the file.
+    lines = text.removesuffix("\n").split("\n") if text else []
+    kept = [line for line in lines if line.split("=")[0].strip() not in settings]
+    return "\n".join([*kept, *(f"{name}={value}" for name, value in settings.items()), ""])
+
+
+def _unusable(path: Path | None) -> str:
+    """Why a file of settings could not be read or written after the measurement; or ""."""
+    if path is None:
+        return ""
+    try:
+        _text(path)
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    except UnicodeDecodeError as error:
+        return f"{path} is no text: {error}"
+    return unwritable(path, draft(path))
+
+
+def _text(path: Path) -> str:
+    # Without the mark of UTF-8 that some editors write, which would hide the first name.
+    return path.read_text(encoding="utf-8-sig") if path.is_file() else ""
+
+
+def write_settings(path: Path, settings: Mapping[str, str]) -> None:
+    """Sets variables in a file of settings.
+
+    Args:
+        path: of the file. It is made where it is not there.
+        settings: the values, by the names of the variables.
+
+    Raises:
+        OSError: the file cannot be read or written. It is as it was.
+        UnicodeDecodeError: it is no text.
+    """
+    write_anew(path, set_in(_text(path), settings))
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of the command."""
     add_examples(
         parser,
-        ["goccl tune", "goccl tune --ranks 8 --transport tcp"],
+        [
+            "goccl tune",
+            "goccl tune --ranks 8 --transport tcp",
+            "goccl tune --output ~/.goccl.conf",
+        ],
         {0: "all was measured", 1: "a measurement failed", 2: "wrong arguments"},
     )
     parser.add_argument("--ranks", type=int, default=2, help="2 to 64 (default 2)")
@@ -286,6 +345,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timeout", type=float, default=60.0, help="seconds for one turn (default 60)"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=output_file,
+        metavar="FILE",
+        help=f"also set {VARIABLE} and {LINKS} in this file of settings, such as ~/.goccl.conf;"
+        " its other lines stay",
     )
 
 
@@ -306,6 +373,9 @@ def main(options: argparse.Namespace) -> int:
         print(f"goccl tune: {problem}", file=sys.stderr)
         return 1
     progress = Progress(sys.stderr)
+    if problem := _unusable(options.output):
+        progress.say(f"goccl tune: {problem}")
+        return 1
     found: dict[str, int] = {}
     try:
         for threshold, rows in measure(
@@ -329,7 +399,18 @@ def main(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         progress.say("goccl tune: interrupted")
         return 130
+    settings = {
+        VARIABLE: ",".join(f"{name}={n}" for name, n in found.items()),
+        LINKS: f"{_LINK_KINDS[options.transport]}={':'.join(map(str, figures))}",
+    }
     print("# On all ranks:")
-    print(f"export {VARIABLE}={','.join(f'{name}={n}' for name, n in found.items())}")
-    print(f"export {LINKS}={_LINK_KINDS[options.transport]}={':'.join(map(str, figures))}")
+    for name, given in settings.items():
+        print(f"export {name}={given}")
+    if options.output:
+        try:
+            write_settings(options.output, settings)
+        except OSError as error:
+            progress.say(f"goccl tune: {options.output} cannot be written: {error.strerror}")
+            return 1
+        print(f"# They are in {options.output}.")
     return 0

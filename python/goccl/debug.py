@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from goccl import _library
+from goccl import _capi
 
 try:
     from torch._C._distributed_c10d import _register_handler
@@ -50,8 +50,8 @@ __all__ = ["Handler"]
 # Prints what ranks tell. torch's frontend is a child of fork(), where the library cannot be called.
 _PRINT = """
 import sys
-from goccl import _library, _ps
-print(_ps.render(_library.call("goccl_ps_judge", sys.stdin.buffer.read())))
+from goccl import _capi, _ps
+print(_ps.render(_capi.call("goccl_ps_judge", sys.stdin.buffer.read())))
 """
 
 _PAGE = """
@@ -63,7 +63,7 @@ _PAGE = """
 
 def _answer(_request: _Request, response: _Response) -> None:
     """Answers what this process's groups do."""
-    status = _library.call("goccl_status")
+    status = _capi.call("goccl_status")
     response.set_content(json.dumps(status), "application/json")
     response.set_status(200)
 

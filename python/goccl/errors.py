@@ -1,6 +1,7 @@
 """The exceptions of goccl, for programs that act upon a failure.
 
-All are subclasses of `torch.distributed.DistBackendError`, which is a RuntimeError.
+All are RuntimeErrors, and once torch is imported, before or after goccl, subclasses of its
+`torch.distributed.DistBackendError`.
 
 | Exception               | Raised when                                               | Says      |
 |-------------------------|-----------------------------------------------------------|-----------|
@@ -37,13 +38,21 @@ call raises the first cause.
 
 from __future__ import annotations
 
+import importlib
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch.distributed import DistBackendError
+from goccl._later import when_imported
+
+if TYPE_CHECKING:
+    from torch.distributed import DistBackendError as _Base
+else:
+
+    class _Base(RuntimeError):
+        """Stands for torch's exception as long as torch is not there: of the same layout."""
 
 
-class Error(DistBackendError):
+class Error(_Base):
     """A failure of a group of goccl: the base of all, and the type of all that have no other.
 
     The text has a headline, the cause, and what to do. It names ranks by their number in the group,
@@ -213,3 +222,12 @@ def _class_for(result: int, detail: str) -> type[Error]:
 
     # Of the same name, which pybind11 compares with that of the exception.
     return type(kind.__name__, (kind,), {"__new__": new, "__module__": kind.__module__})
+
+
+def _derive_from_torch() -> None:
+    # Not in `sys.modules`: another thread may be in the middle of that import.
+    torch = importlib.import_module("torch")
+    Error.__bases__ = (torch._C._DistBackendError,)
+
+
+when_imported("torch", _derive_from_torch)

@@ -1,14 +1,12 @@
-"""torchft's managed process groups over goccl.
+"""torchft's managed process groups over goccl, for torchft 0.2, its nightly and 0.3:
 
-A Manager of torchft's nightly takes a goccl group as it is, across replica groups and without a
-store that they share:
+    manager = Manager(pg=goccl.torchft.ProcessGroupGoccl(timeout=timedelta(seconds=30)), ...)
+
+From torch 2.14 on, a Manager of the nightly and of 0.3 also takes a goccl group as it is, across
+replica groups and without a store that they share:
 
     dist.init_process_group("goccl", enable_reconfigure=True)
     manager = Manager(pg=dist.group.WORLD, ...)
-
-For torchft 0.2, and where a wrapper is wanted:
-
-    manager = Manager(pg=goccl.torchft.ProcessGroupGoccl(timeout=timedelta(seconds=30)), ...)
 """
 
 from __future__ import annotations
@@ -29,7 +27,10 @@ __all__ = ["ProcessGroupGoccl"]
 
 
 class ProcessGroupGoccl(ProcessGroupWrapper):  # type: ignore[misc]
-    """A group that torchft makes anew, over a store, whenever its quorum changes.
+    """A group that torchft makes again, over a store, whenever its quorum changes.
+
+    torchft's base class has what the Manager calls: `configure()` in 0.2, and `set_rank_info()`,
+    `get_reconfigure_handle()` and `reconfigure()` in later versions.
 
     Args:
         timeout: Of making the group, and of its operations.

@@ -5,8 +5,8 @@
 #   GOCCL_TEST_DEVICE=testdev tests/device/on_gpu.sh    a dry run, on the device of the tests
 #
 # It takes the Python in $PYTHON, or else that of .venv, in which goccl is installed. Where no Go is:
-#   GOCCL_LIB=libgoccl.so pip install --no-deps --no-build-isolation -e .
-# with a libgoccl.so that was built elsewhere.
+#   GOCCL_LIB=libgoccl.so.0 pip install --no-deps --no-build-isolation -e .
+# with a libgoccl.so.0 that was built elsewhere.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 out=${1:-out/device}

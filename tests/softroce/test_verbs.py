@@ -2,6 +2,7 @@
 processes are not."""
 
 import ast
+import csv
 import re
 import shlex
 import sys
@@ -131,21 +132,21 @@ def test_bench():
     line = (
         f"exec {sys.executable} -m goccl bench alltoall --schedule sequential,parallel --net "
         f"verbs,tcp"
-        " --through c --sizes 4,64K --peers '' --iters 8 --blocks 2"
+        " --through c --sizes 4,64K --peers '' --iters 8 --blocks 2 --format csv"
     )
     with Guests(
         [line] * 2, memory=MEMORY, env={"GOCCL_SOCKET_IFNAME": "vec0"}, deadline=300
     ) as guests:
         guests.check()
-        rows = [line.split() for line in guests[0].stdout.splitlines() if " goccl-c " in line]
+        rows = list(csv.DictReader(guests[0].stdout.splitlines()))
         assert not guests[1].stdout
-    assert {(row[0], row[2], row[11]) for row in rows} == {
+    assert {(row["bytes"], row["transport"], row["schedule"]) for row in rows} == {
         (size, net, schedule)
-        for size in ("8", "64K")
+        for size in ("8", "65536")
         for net in ("verbs", "tcp")
         for schedule in ("sequential", "parallel")
     }
-    assert {row[10] for row in rows} == {"0"}, "some elements were wrong"
+    assert {row["wrong"] for row in rows} == {"0"}, "some elements were wrong"
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,21 @@ Buffers, and how a size is counted ``bytes`` is the size of the larger buffer of
     nccl-tests: the whole buffer for allreduce, broadcast, reduce, alltoall, sendrecv and pingpong;
     all blocks together for allgather and gather (output), reduce_scatter and scatter (input). A
     size that does not divide into elements and blocks is rounded up, and the row tells the rounded
-    size. Buffers are touched before anything is measured, and the input is rewritten with new
-    values before every iteration, outside the measured time.
+    size. ``-b``, ``-e``, and ``-i`` or ``-f`` give a range of sizes, as with nccl-tests. Buffers
+    are touched before anything is measured, and the input is rewritten with new values before every
+    iteration, outside the measured time.
 
 Time Before an iteration and after it all ranks meet in a barrier of shared memory that has nothing
     to do with the library under test. The time of an iteration is that of its slowest rank. Median
     and 99th percentile are taken over the iterations of all blocks of one placement.
+
+What is called ``--dtype`` and ``--op`` may name several, or all, and each has a table: every dtype
+    and reduce op of goccl.h, as far as the op has a meaning for the dtype. A library that lacks one
+    is skipped there, with a line that tells why. ``--root`` may be any rank. ``--place`` measures
+    in place, out of place, or both: in place a rank has one buffer, and where one side is smaller
+    it is the rank's own block of the other. Broadcast has one buffer, and is always in place;
+    alltoall, sendrecv and pingpong are never so. torch.distributed has allreduce and reduce in
+    place only. MPI's reduce_scatter in place leaves its result in another block, and is skipped.
 
 Ping-pong ``pingpong`` is what OSU's ``osu_latency`` and IMB's ``PingPong`` print: half of a round
     trip of blocking sends and receives between ranks 0 and 1, by the clock of rank 0. Each sends
@@ -36,9 +45,10 @@ Bandwidth
     :data:`goccl._ranks.collectives.COLLECTIVES`. Both in GB/s, 1 GB = 10^9 bytes.
 
 Errors The first and the last iteration of a block are not measured but checked, element by element,
-    against small exact integers, and so is the first call of a collective; of every measured
-    iteration the first and last element are checked. ``wrong`` counts what differed, over all
-    ranks.
+    and so is the first call of a table; of every measured iteration the first and last element are
+    checked. Inputs are small whole numbers, of which each op makes a result that is exact in each
+    dtype, so that a result has to be equal to what NumPy makes of them. ``wrong`` counts what
+    differed, over all ranks. ``--check 0`` compares nothing.
 
 Placement Virtual CPUs may share a last-level cache now and not a second later, and that alone
     changes a result by a factor of two. So the libraries take turns in short blocks, and the round
@@ -57,14 +67,25 @@ The whole comparison ``--suite host`` is a name for a set of options, which othe
     ahead, and a table for each collective; a cell in which GoCCL loses is bold and names the
     winner.
 
+Output Rows are told as they are measured. ``--format`` chooses what is printed: the table, that of
+    nccl-tests 2.19, or a line a row, as CSV or JSON. ``--json FILE`` holds the whole run: version,
+    machine, libraries, settings, command, rows and failures. It is written anew after each size, by
+    a rename, so that a run that is interrupted or killed keeps its rows, and ``ended`` is null
+    until the run is over. The formats of nccl-tests, ``--format nccl`` and ``--nccl-json``, are of
+    one library. Their times are medians, as in all formats; what was not measured is N/A, or null.
+    Where the placement changed, they show that with the most iterations.
+
+Comparison of runs ``goccl bench compare OLD NEW`` tells which rows are slower or faster beyond the
+    noise, see :mod:`goccl._bench.compare`; ``goccl bench plot`` draws one file or several.
+
 Many ranks A process imports what a library needs, once, and forks its ranks, so that 128 of them
     fit and begin in seconds. Below a table stand three figures of each library: *init*, the seconds
     from when all processes run, and know of each other, to when all have joined the group; the
     first call of the collective, with the first size, which makes the connections that no
     collective before has made; and the memory of a rank after it (PSS, in the mean). With ``--ranks
     2,4,8,16,32,64,128 --plot FILE`` there are curves over the number of ranks. There are 128 at
-    most, for the whole numbers by which results are checked have sums of up to 256 then, which
-    bfloat16 just holds.
+    most: sums of the whole numbers by which results are checked are up to 256 then, which bfloat16
+    just holds.
 
 Several hosts Where a launcher such as torchrun has started a ``goccl bench`` for each rank, with
     the same options, they are the ranks. RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT tell. Rank 0
@@ -74,7 +95,9 @@ Several hosts Where a launcher such as torchrun has started a ``goccl bench`` fo
 Peers Gloo comes with torch. An MPI is looked for in a folder of its own,
     ``~/.cache/goccl/peers/PACKAGE`` (or ``$GOCCL_BENCH_PEERS/PACKAGE``), and in this environment
     where no other MPI is installed beside it. The command that fills the folder is told where an
-    MPI is missing.
+    MPI is missing. ``mpi-abi`` is whichever MPI has ``libmpi_abi.so``, the ABI of MPI-5: in the
+    folder ``mpi-abi``, or that whose ``mpiexec`` is on PATH. It needs an mpi4py that is built for
+    the ABI (``MPI4PY_BUILD_MPIABI=1``); the wheels of mpi4py 4.1 are not.
 """
 
 from __future__ import annotations

@@ -17,10 +17,11 @@ import socket
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from goccl._ranks.collectives import ROOT
+from goccl._ranks.collectives import ROOT, Call
 from goccl._ranks.group import RankGroup, Seat
 from goccl._ranks.libraries import Library, Unavailable
 from goccl._ranks.processes import START_TIMEOUT, GroupFailure
@@ -237,7 +238,8 @@ class Part:
                 case "pss":
                     return {"pss": self._groups[label].pss()}
                 case "prepare":
-                    self._groups[label].prepare(*request["arguments"])
+                    call = Call(**request["call"])
+                    self._groups[label].prepare(call, check=request["check"])
                 case "block":
                     times, wrong, spent = self._groups[label].block(*request["arguments"])
                     return {"times": times, "wrong": wrong, "spent": spent}
@@ -263,7 +265,7 @@ class Part:
 
     def _open(self, label: str, token: bytes) -> None:
         library = self._find(label)
-        seat = self._world.seat(token, with_store=library.name != GOCCL["c"])
+        seat = self._world.seat(token, with_store=library.name not in (GOCCL["c"], GOCCL["numpy"]))
         try:
             self._groups[label] = RankGroup(library, self._world.size, self._timeout, seat)
         finally:
@@ -291,9 +293,9 @@ class HostsGroup:
         self.version = str(answers[0]["version"])
         self.init_s = max(float(answer["init_s"]) for answer in answers)
 
-    def prepare(self, collective: str, count: int, dtype: str) -> None:
+    def prepare(self, call: Call, *, check: bool = True) -> None:
         """As RankGroup.prepare()."""
-        self._all("prepare", self._timeout, arguments=[collective, count, dtype])
+        self._all("prepare", self._timeout, call=asdict(call), check=check)
 
     def first_call(self) -> tuple[float, int]:
         """As RankGroup.first_call()."""

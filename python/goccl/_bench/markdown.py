@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import itertools
-import os
-import platform
 import shlex
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
+import goccl
 from goccl._ranks.collectives import ROOT
 from goccl._ranks.libraries import MAPPED
 
 from .libraries import GOCCL
+from .machine import command
+from .machine import facts as facts_of_machine
 from .placement import FAR_FROM_NS, MIXED, NEAR
-from .report import OURS, Row, compared_by, start_figures
+from .report import OURS, Row, call_text, compared_by, start_figures
 
 _NOTHING = "-"
 _LEGEND = f"""\
@@ -44,23 +42,21 @@ _LEGEND_BESIDE = """\
 different winners."""
 
 
-def machine(command: str = "bench") -> dict[str, str]:
+def machine(words: str = "bench") -> dict[str, str]:
     """What figures depend on, by name. To be called before the run, for it tells the load and the
-    date. command: of goccl, which measures."""
-    words, arguments = command.split(), sys.argv[1:]
-    if arguments[: len(words)] == words:
-        arguments = arguments[len(words) :]
+    date. words: the names of the command that measures, below goccl."""
+    facts = facts_of_machine()
     return {
-        "Processor": _processor(),
-        "CPUs": f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} usable",
-        "Kernel": f"{platform.system()} {platform.release()}",
-        "TCP congestion control of the system": _congestion_control(),
-        "Python": platform.python_version(),
-        "torch": _version("torch"),
-        "goccl": _version("goccl"),
-        "Load before": f"{os.getloadavg()[0]:.2f}",
+        "Processor": str(facts["processor"]),
+        "CPUs": f"{facts['usable_cpus']} of {facts['cpus']} usable",
+        "Kernel": str(facts["kernel"]),
+        "TCP congestion control of the system": str(facts["tcp_congestion_control"]),
+        "Python": str(facts["python"]),
+        "torch": str(facts["torch"]),
+        "goccl": goccl.__version__,
+        "Load before": f"{facts['load']:.2f}",
         "Date": time.strftime("%Y-%m-%d %H:%M %Z"),
-        "Command": f"`{shlex.join(['goccl', *words, *arguments])}`",
+        "Command": f"`{shlex.join(command(words))}`",
     }
 
 
@@ -74,27 +70,26 @@ def document(
     parts = ["## Result"]
     parts.append(table(["", ""], facts.items(), "---"))
     parts.append(table(["library", "version"], versions.items(), "---"))
-    wrong = sum(row.wrong for row in rows)
+    checked = [row.wrong for row in rows if row.wrong is not None]
+    wrong = f"**{sum(checked)}**" if any(checked) else "no"
     parts.append(
-        f"Every result was checked: {f'**{wrong}**' if wrong else 'no'} elements were wrong."
+        f"Every result was checked: {wrong} elements were wrong."
+        if checked
+        else "Results were not checked."
     )
     parts += [f"**Failed:** {failure.splitlines()[0]}" for failure in failures]
     parts += [_LEGEND, *([_LEGEND_BESIDE] if rows[0].beside else []), _summary(rows)]
-    for key in dict.fromkeys((row.collective, row.ranks, row.dtype) for row in rows):
-        collective, ranks, dtype = key
-        its = [row for row in rows if (row.collective, row.ranks, row.dtype) == key]
-        parts += [f"### {collective}, {ranks} ranks, {dtype}", _comparison(its), _starts(its)]
+    for call, ranks in dict.fromkeys((row.call, row.ranks) for row in rows):
+        its = [row for row in rows if (row.call, row.ranks) == (call, ranks)]
+        title = f"{its[0].collective}, {ranks} ranks, {its[0].dtype}{call_text(its[0], rows)}"
+        parts += [f"### {title}", _comparison(its), _starts(its)]
     return "\n\n".join(parts) + "\n"
 
 
 def best_rival(ours: Row, rows: Iterable[Row], statistic: str) -> Row | None:
     """The fastest of those that `ours` is compared with, or None where not all were met at its
     placement."""
-
-    def point(row: Row) -> tuple[object, ...]:
-        return row.collective, row.ranks, row.dtype, row.bytes
-
-    rivals = [row for row in rows if point(row) == point(ours) and row.library not in OURS]
+    rivals = [row for row in rows if row.case == ours.case and row.library not in OURS]
     if not _meets_all(ours.label):
         rivals = [row for row in rivals if row.library == "gloo"]
     here = [row for row in rivals if row.placement == ours.placement]
@@ -175,36 +170,3 @@ def _labels(rows: Iterable[Row], ours: bool) -> list[str]:
 def table(head: Sequence[str], lines: Iterable[Sequence[str]], mark: str = "---:") -> str:
     """A table. mark: of each column's alignment."""
     return "\n".join(f"| {' | '.join(line)} |" for line in [head, [mark] * len(head), *lines])
-
-
-def _processor() -> str:
-    """The name, with the family and model where the kernel tells them: generations may share a
-    name."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        text = ""
-    first = dict(line.split(":", 1) for line in text.split("\n\n")[0].splitlines() if ":" in line)
-    facts = {name.strip(): value.strip() for name, value in first.items()}
-    name = facts.get("model name", platform.machine())
-    numbers = [
-        f"{key.removeprefix('cpu ')} {facts[key]}"
-        for key in ("cpu family", "model")
-        if key in facts
-    ]
-    return ", ".join([name, *numbers])
-
-
-def _congestion_control() -> str:
-    """What the kernel gives a new connection; it counts on the loopback interface, too."""
-    try:
-        return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
-    except OSError:
-        return "unknown"
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"

@@ -48,7 +48,7 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
-from goccl._command import Progress, add_examples, missing
+from goccl._command import Progress, add_examples, missing, output_file, unwritable
 from goccl._ranks import wire
 from goccl._ranks.group import available_memory
 from goccl._ranks.libraries import CORE, Library, Unavailable, core_library
@@ -60,9 +60,7 @@ from .options import (
     choices_of,
     ended_by_signals,
     iterations,
-    output_file,
     parse_sizes,
-    unwritable,
     whole_number,
 )
 from .placement import FAR, MIXED, NEAR, UNKNOWN, Probe

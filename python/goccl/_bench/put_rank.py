@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from goccl import _capi
 from goccl._ranks import capi, wire
 from goccl._ranks.adapters import Setup
 from goccl._ranks.buffers import Array, ordinary
 from goccl._ranks.children import fork_on_request
-from goccl._ranks.libraries import BENCH_LIBRARY, CORE, LIBRARY, Unavailable
+from goccl._ranks.libraries import BENCH_LIBRARY, CORE, Unavailable
 
 from .adapters import MpiAdapter
 
@@ -91,11 +92,10 @@ class GocclEnd(End):
         self._shared_bytes = int(setup["shared_bytes"])
         try:
             self._core = capi.Core()
-            self._library = ctypes.CDLL(str(LIBRARY))
+            self._library = _capi.library()
             self._put = ctypes.CDLL(str(BENCH_LIBRARY)).goccl_bench_put
         except (OSError, AttributeError) as error:
             raise Unavailable(str(error)) from error
-        self._library.goccl_last_error.restype = ctypes.c_char_p
         self._put.restype = ctypes.c_char_p
         self._put.argtypes = (
             ctypes.POINTER(_BenchEnd),
@@ -170,7 +170,7 @@ class GocclEnd(End):
         self._core.destroy(self._end.comm)
 
     def _call(self, name: str, *arguments: Any) -> None:
-        if self._library[f"goccl_{name}"](*arguments):
+        if getattr(self._library, f"goccl_{name}")(*arguments):
             raise capi.Failed(self._library.goccl_last_error().decode(errors="replace"))
 
 

@@ -38,7 +38,15 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 
-from goccl._command import GOCCL_TRANSPORTS, Progress, add_examples, missing, parse_size
+from goccl._command import (
+    GOCCL_TRANSPORTS,
+    Progress,
+    add_examples,
+    missing,
+    output_file,
+    parse_size,
+    unwritable,
+)
 from goccl._ranks.libraries import Library, Unavailable, label_of
 from goccl._ranks.processes import GroupFailure
 
@@ -48,8 +56,6 @@ from .libraries import ELASTIC_PEERS, GOCCL, SURVIVORS, elastic_library
 from .options import (
     choices_of,
     ended_by_signals,
-    output_file,
-    unwritable,
     whole_number,
     whole_numbers,
 )

@@ -1,13 +1,11 @@
-"""From measured blocks to rows, and from rows to a table and JSON."""
+"""From measured blocks to rows, and from rows to a table."""
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, field
 
 from goccl._ranks.collectives import bandwidth
 from goccl._ranks.libraries import label_of
@@ -37,7 +35,7 @@ class Row:
     p99_us: float
     algbw_GBps: float  # noqa: N815  the unit's own spelling, as in the JSON
     busbw_GBps: float  # noqa: N815
-    wrong: int
+    wrong: int | None  # None: results were not checked
     schedule: str = ""  # of alltoall, where it was asked for
     # bytes that a rank may have sent, and not know to be taken, at most
     in_flight: int | None = None
@@ -50,11 +48,30 @@ class Row:
     first_ms: float | None = None
     pss_MB: float | None = None  # noqa: N815
     device: str = "cpu"  # where the tensors lie
+    redop: str = "none"  # of collectives that reduce: "sum", "product", ...
+    root: int = -1  # of collectives that have one
+    in_place: bool = False  # the result is where the input was
+    # How far the iterations spread, and the median of each block: what `compare` tells noise by.
+    min_us: float | None = None
+    p95_us: float | None = None
+    max_us: float | None = None
+    stdev_us: float | None = None
+    block_medians_us: tuple[float, ...] = ()
 
     @property
     def label(self) -> str:
         """Library, transport and schedule."""
         return label_of(self.library, self.transport, self.schedule)
+
+    @property
+    def call(self) -> tuple[str, str, str, int, bool]:
+        """The call, whatever its size."""
+        return self.collective, self.dtype, self.redop, self.root, self.in_place
+
+    @property
+    def case(self) -> tuple[object, ...]:
+        """What was measured, whoever did it: rows are compared where this is the same."""
+        return *self.call, self.ranks, self.bytes
 
     def us(self, statistic: str) -> float:
         """MEDIAN or MEAN."""
@@ -67,11 +84,14 @@ class Samples:
     placement."""
 
     times: dict[str, list[int]] = field(default_factory=dict)
+    medians: dict[str, list[float]] = field(default_factory=dict)  # of the blocks, in us
     wrong: dict[str, int] = field(default_factory=dict)
 
     def add(self, placement: str, times: list[int], wrong: int) -> None:
         """Adds a block."""
         self.times.setdefault(placement, []).extend(times)
+        if times:
+            self.medians.setdefault(placement, []).append(statistics.median(times) / 1e3)
         self.wrong[placement] = self.wrong.get(placement, 0) + wrong
 
     def rows(
@@ -109,9 +129,26 @@ class Samples:
                     busbw_GBps=bus,
                     wrong=self.wrong[placement],
                     beside=beside,
+                    min_us=min(times) / 1e3,
+                    p95_us=percentile(times, 0.95) / 1e3,
+                    max_us=max(times) / 1e3,
+                    stdev_us=statistics.pstdev(times) / 1e3,
+                    block_medians_us=tuple(self.medians[placement]),
                 )
             )
         return rows
+
+
+def call_text(row: Row, rows: Iterable[Row] = ()) -> str:
+    """What is special in a call, to stand behind its dtype in a title: ", max, root 1, in place".
+
+    rows: of the table; the place is told where they have the collective both ways.
+    """
+    parts = [row.redop] if row.redop not in ("none", "sum") else []
+    parts += [f"root {row.root}"] if row.root > 0 else []
+    if any(row.call[:4] == other.call[:4] and row.in_place != other.in_place for other in rows):
+        parts.append("in place" if row.in_place else "out of place")
+    return "".join(f", {part}" for part in parts)
 
 
 def percentile(values: Iterable[int], fraction: float) -> int:
@@ -132,14 +169,8 @@ def ratio(row: Row, rows: Iterable[Row], label: str, statistic: str = MEDIAN) ->
     if row.placement == MIXED:
         return None
     for ours in rows:
-        same = (ours.collective, ours.bytes, ours.dtype, ours.ranks, ours.placement)
-        if ours.label == label and same == (
-            row.collective,
-            row.bytes,
-            row.dtype,
-            row.ranks,
-            row.placement,
-        ):
+        same = ours.case == row.case and ours.placement == row.placement
+        if ours.label == label and same:
             return row.us(statistic) / ours.us(statistic) if ours.us(statistic) else None
     return None
 
@@ -170,6 +201,7 @@ _COLUMNS = (
     ("bytes", 12),
     ("library", 9),
     ("via", 5),
+    ("in place", 8),
     ("placed", 7),
     ("iters", 6),
     ("median us", 11),
@@ -188,24 +220,19 @@ def _ratio_title(label: str, statistic: str) -> str:
     return f"{title:>{_RATIO_WIDTH}}"
 
 
-def table_head(
-    collective: str,
-    ranks: int,
-    dtype: str,
-    ours: Iterable[str],
-    *,
-    schedules: bool = False,
-    beside: Beside | None = None,
-    device: str = "cpu",
-) -> str:
-    """The lines above the rows of a collective. ours: labels of what all are compared with.
-    device: of its tensors."""
+def table_title(row: Row) -> str:
+    """What is above the table that a row stands in."""
+    more = [f"on {row.device}"] if row.device != "cpu" else []
+    more += [str(row.beside)] if row.beside else []
+    return ", ".join([f"{row.collective}, {row.ranks} ranks, {row.dtype}{call_text(row)}", *more])
+
+
+def table_head(row: Row, ours: Iterable[str], *, schedules: bool = False) -> str:
+    """The names of the columns above a row. ours: labels of what all are compared with."""
     columns = _COLUMNS + (_SCHEDULE_COLUMNS if schedules else ())
     names = [f"{name:>{width}}" for name, width in columns]
-    names += [_ratio_title(label, by) for label in ours for by in compared_by(beside)]
-    more = [*([f"on {device}"] if device != "cpu" else []), *([str(beside)] if beside else [])]
-    title = ", ".join([collective, f"{ranks} ranks", dtype, *more])
-    return f"\n# {title}\n#" + " ".join(names)[1:]
+    names += [_ratio_title(label, by) for label in ours for by in compared_by(row.beside)]
+    return "#" + " ".join(names)[1:]
 
 
 def table_row(
@@ -217,6 +244,7 @@ def table_row(
         size_text(row.bytes),
         row.library,
         row.transport,
+        "yes" if row.in_place else "no",
         row.placement,
         str(row.iterations),
         f"{row.median_us:.2f}",
@@ -224,7 +252,7 @@ def table_row(
         f"{row.p99_us:.2f}",
         f"{row.algbw_GBps:.3f}",
         f"{row.busbw_GBps:.3f}",
-        str(row.wrong),
+        _known(row.wrong),
     )
     columns = _COLUMNS + (_SCHEDULE_COLUMNS if schedules else ())
     if schedules:
@@ -255,12 +283,3 @@ def start_figures(row: Row) -> tuple[str, str, str]:
 
 def _known(value: float | None, form: str = "") -> str:
     return "-" if value is None else format(value, form)
-
-
-def write_json(rows: Iterable[Row], path: Path) -> None:
-    """Writes the rows as a list of objects."""
-    path.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
-
-
-KEYS = tuple(field.name for field in fields(Row))
-"""The keys of a row in the JSON."""

@@ -7,19 +7,21 @@ import os
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from .libraries import CPU, GOCCL, PLANS, SURVIVORS, is_mpi
+from .libraries import ABI, CPU, GOCCL, PLANS, SURVIVORS, is_mpi
 from .placement import FAR, MIXED, NEAR
-from .report import OURS, Row, base_of, ratio, size_text, way_of
+from .report import OURS, Row, base_of, call_text, ratio, size_text, way_of
 
 _NAMES = {
     GOCCL["torch"]: "GoCCL from PyTorch",
     GOCCL["torch"] + CPU: "GoCCL with tensors of the CPU",
     GOCCL["c"]: "GoCCL from C",
+    GOCCL["numpy"]: "GoCCL from NumPy",
     SURVIVORS: 'GoCCL with recovery="survivors"',
     "gloo": "Gloo",
     "openmpi": "Open MPI",
     "mpich": "MPICH",
     "impi": "Intel MPI",
+    ABI: "an MPI by its ABI",
 }
 _TRANSPORTS = {
     "shm": "shared memory",
@@ -38,10 +40,14 @@ _COLOURS = {
     ("goccl-c", "tcp"): "C8",
     ("goccl-c", "verbs"): "darkgreen",
     ("goccl-c", "mapped"): "limegreen",
+    ("goccl-numpy", "shm"): "darkorchid",
+    ("goccl-numpy", "tcp"): "plum",
+    ("goccl-numpy", "mapped"): "indigo",
     ("gloo", "tcp"): "C3",
     ("openmpi", "auto"): "C1",
     ("mpich", "auto"): "C4",
     ("impi", "auto"): "C5",
+    (ABI, "auto"): "sienna",
 }
 _OTHERS = ("C6", "C7", "black", "teal", "olive", "gold")  # of schedules
 _EQUAL = 0.05  # of a ratio: no difference
@@ -91,13 +97,8 @@ def conclusion(rows: Sequence[Row]) -> list[str]:
     lines = []
     labels = list(dict.fromkeys(row.label for row in rows))
     peers = [row for row in rows if row.library not in OURS and row.placement != MIXED]
-    keys = dict.fromkeys((row.collective, row.ranks, row.label) for row in peers)
-    for collective, ranks, label in keys:
-        its = [
-            row
-            for row in peers
-            if (row.collective, row.ranks, row.label) == (collective, ranks, label)
-        ]
+    for call, ranks, label in dict.fromkeys((row.call, row.ranks, row.label) for row in peers):
+        its = [row for row in peers if (row.call, row.ranks, row.label) == (call, ranks, label)]
         base = base_of(its[0], labels)
         if not base or (is_mpi(its[0].library) and way_of(base) != GOCCL["c"]):
             continue
@@ -107,7 +108,9 @@ def conclusion(rows: Sequence[Row]) -> list[str]:
                 times.setdefault(row.bytes, []).append(value)
         if times:
             by_size = {nbytes: median(values) for nbytes, values in sorted(times.items())}
-            what = f"{collective}, {ranks} ranks, {library(base)}"
+            dtype = f", {its[0].dtype}" if len({row.dtype for row in rows}) > 1 else ""
+            what = f"{its[0].collective}, {ranks} ranks{dtype}{call_text(its[0], rows)}, "
+            what += library(base)
             lines.append(f"{what}: {_compared(by_size, library(label))}.")
     return lines
 
@@ -142,10 +145,15 @@ def _at(sizes: Iterable[int]) -> str:
     return f" at {', '.join(texts[:-1])} and {texts[-1]}" if texts[1:] else f" at {texts[0]}"
 
 
+def busy(load: float, cpus: int) -> bool:
+    """Whether other programs kept a host's CPUs busy, so that figures are doubtful."""
+    return load > _BUSY * cpus
+
+
 def load_warning() -> str:
     """Warns of programs that keep the host's CPUs busy before the run; "" where few do."""
     load, cpus = os.getloadavg()[0], os.cpu_count() or 1
-    if load <= _BUSY * cpus:
+    if not busy(load, cpus):
         return ""
     return (
         f"the load of this host is {load:.1f} with {cpus} CPUs: other programs keep them busy, and "

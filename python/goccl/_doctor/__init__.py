@@ -19,9 +19,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from goccl import _launch
 from goccl._command import add_examples
 
-from . import launch
+from .local import start_local
 from .visit import Patience
 
 _MOST_RANKS = 64
@@ -110,7 +111,7 @@ def main(args: argparse.Namespace) -> int:
     # Where the store cannot be reached torch logs its stack. The error says it in one line.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     try:
-        place = None if args.ranks else launch.find(os.environ)
+        place = None if args.ranks else _launch.find(os.environ)
     except ValueError as error:
         print(f"goccl doctor: {error}", file=sys.stderr)
         return 2
@@ -123,10 +124,10 @@ def main(args: argparse.Namespace) -> int:
         sys.stderr.flush()
         os._exit(status)
     ranks = args.ranks or 2
-    return launch.start_local(ranks, examine, patience.all(ranks))
+    return start_local(ranks, examine, patience.all(ranks))
 
 
-def _examine(args: argparse.Namespace, patience: Patience, place: launch.Place) -> int:
+def _examine(args: argparse.Namespace, patience: Patience, place: _launch.Place) -> int:
     from .judge import judge
     from .report import text, write_json, write_plot
     from .visit import Lost, visit

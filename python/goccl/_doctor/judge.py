@@ -36,7 +36,7 @@ class Facts:
         pid: of the process.
         cpus: that it may use.
         versions: by the name of the software.
-        settings: of environment variables that are set, by name; a secret is "(hidden)".
+        settings: that the environment or a file sets, by name; a secret is "(hidden)".
         load: how many programs ran on the host in the last minute, in the mean, before the ranks
             came.
         host_cpus: all that the host has; 0 where that is not known.

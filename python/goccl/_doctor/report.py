@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from goccl._command import printable
+
 from .judge import LARGE, MEET, SMALL, Finding, Job, Joint, clocks
 
 COLUMNS = 100
@@ -61,7 +63,7 @@ def text(job: Job, findings: Sequence[Finding]) -> str:
         lines += _folded(
             "", f"Other programs kept CPUs busy on {', '.join(busy)}: an idle host may do better."
         )
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def write_json(job: Job, findings: Sequence[Finding], path: Path) -> None:

@@ -12,17 +12,19 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 import goccl
+from goccl import _capi
+from goccl._launch import Place
 from goccl._native import load
 from goccl._options import VARIABLES, shown
+from goccl._records import check, loads
 
 from .judge import MEET, STEPS, Facts, Job, Joint
-from .launch import Place
 from .measure import Half, copies, first_line, measure
 from .pairs import Pair, batches
 
@@ -31,6 +33,7 @@ _PAUSE = 0.01  # between two looks at the store
 _SHORTEST = 0.001  # a timeout of 0 would be none
 
 _T = TypeVar("_T")
+_D = TypeVar("_D", Facts, Half)
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ class Board:
         return bool(self._ask(lambda: self.store.check([name])))
 
     def get(self, name: str, deadline: float) -> Any:
-        """Waits until somebody has told it; None where nobody has by the deadline
+        """Waits until somebody has told it; None where nobody has, or not in JSON, by the deadline
         (time.monotonic())."""
         left = max(_SHORTEST, deadline - time.monotonic())
 
@@ -134,7 +137,10 @@ class Board:
                 self.store.wait([name], timedelta(seconds=left))
             except _dist().DistStoreError:  # its timeout
                 return None
-            return json.loads(self.store.get(name))
+            try:
+                return loads(self.store.get(name))
+            except (ValueError, RecursionError):  # nothing that a doctor writes
+                return None
 
         return self._ask(read, left)
 
@@ -195,7 +201,9 @@ def facts() -> Facts:
     """What this rank tells of itself."""
     import torch
 
-    settings = {name: shown(name, os.environ[name]) for name in VARIABLES if os.environ.get(name)}
+    native = load()
+    given = {name: _capi.getenv(name) for name in VARIABLES}
+    settings = {name: shown(name, value) for name, value in given.items() if value}
     return Facts(
         host=platform.node(),
         where=f"{_read('/proc/sys/kernel/random/boot_id')} {_link('/proc/self/ns/net')}",
@@ -203,7 +211,7 @@ def facts() -> Facts:
         cpus=len(os.sched_getaffinity(0)),
         versions={
             "goccl": goccl.__version__,
-            "libgoccl.so": load().library_version(),
+            "libgoccl.so": native.library_version(),
             "torch": str(torch.__version__),
             "Python": platform.python_version(),
         },
@@ -214,13 +222,31 @@ def facts() -> Facts:
     )
 
 
+def made(kind: type[_D], told: Any) -> _D | None:
+    """Makes a record of what another rank has told.
+
+    Args:
+        kind: a dataclass of texts, numbers and dictionaries of texts.
+        told: anything. A rank with another version of goccl may tell more fields.
+
+    Returns:
+        The record; None where a field is missing, or is something else.
+    """
+    try:
+        record = kind(**{each.name: told[each.name] for each in fields(kind) if each.name in told})
+        check(record)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return record
+
+
 def lead(board: Board, size: int, patience: Patience) -> Job:
     """Rank 0: has all pairs measured, and returns what came out."""
     me = facts()
     board.put("facts 0", asdict(me))
     deadline = time.monotonic() + patience.come
-    told = {rank: board.get(f"facts {rank}", deadline) for rank in range(1, size)}
-    job = Job(size, {0: me} | {rank: Facts(**given) for rank, given in told.items() if given})
+    told = {rank: made(Facts, board.get(f"facts {rank}", deadline)) for rank in range(1, size)}
+    job = Job(size, {0: me} | {rank: given for rank, given in told.items() if given})
     plan = batches(
         sorted(job.facts),
         {rank: given.where for rank, given in job.facts.items()},
@@ -251,7 +277,8 @@ def _collect(
     deadline: float,
     grace: float,
 ) -> list[int]:
-    """Waits for the halves that the other ranks tell, and returns the ranks that told none.
+    """Waits for the halves that the other ranks tell, and returns the ranks that told none, or
+    something else.
 
     Where one half of a pair is a failure, the other one has failed as well, or is never told.
     """
@@ -263,8 +290,12 @@ def _collect(
     while limits:
         for rank, limit in list(limits.items()):
             if board.has(f"half {number} of {rank}"):
-                half = halves[rank] = Half(**board.get(f"half {number} of {rank}", deadline))
+                half = made(Half, board.get(f"half {number} of {rank}", deadline))
                 del limits[rank]
+                if half is None or half.failed not in ("", *STEPS):
+                    lost.append(rank)
+                    continue
+                halves[rank] = half
                 if half.failed and partner[rank] in limits:
                     limits[partner[rank]] = min(deadline, time.monotonic() + grace)
             elif time.monotonic() > limit:

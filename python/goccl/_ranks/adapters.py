@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from . import capi, wire
 from .barrier import Barrier, HostBarrier
-from .buffers import PERIOD, Array, Buffer, DType, ordinary
-from .collectives import ROOT
+from .buffers import FACTOR, PERIOD, Array, Buffer, ordinary
+from .collectives import ROOT, Call
 from .libraries import MAPPED_VARIABLE, Unavailable
 
 
@@ -62,8 +62,8 @@ class Adapter(ABC):
         return capi.Core().allocate(nbytes) if os.environ.get(MAPPED_VARIABLE) else ordinary(nbytes)
 
     @abstractmethod
-    def bind(self, collective: str, dtype: DType, send: Array, recv: Array) -> Callable[[], None]:
-        """A call of the collective on these buffers, complete when it returns, or Unavailable."""
+    def bind(self, call: Call, send: Array, recv: Array) -> Callable[[], None]:
+        """The call on these buffers, complete when it returns, or Unavailable."""
 
     def bring(self) -> None:  # noqa: B027  most need nothing
         """Before that call: copies these buffers to where it reads them, if that is elsewhere."""
@@ -136,10 +136,13 @@ class CoreAdapter(Adapter):
             raise Unavailable(str(error)) from error
         self.version = f"libgoccl {self._core.version}"
 
-    def bind(self, collective: str, dtype: DType, send: Array, recv: Array) -> Callable[[], None]:
+    def bind(self, call: Call, send: Array, recv: Array) -> Callable[[], None]:
         self._loop = capi.Loop(
-            collective=collective.encode(),
-            dtype=capi.DTYPES[dtype.name],
+            collective=call.collective.encode(),
+            dtype=capi.DTYPES[call.dtype],
+            op=capi.OPS[call.redop],
+            factor=(FACTOR, 0),
+            root=call.root,
             in_=send.ctypes.data,
             out=recv.ctypes.data,
             in_count=len(send),

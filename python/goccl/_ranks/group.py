@@ -10,12 +10,12 @@ import socket
 import statistics
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from . import barrier, wire
-from .collectives import ITEMSIZE, layout
+from .collectives import ITEMSIZE, Call, layout
 from .libraries import Library, Unavailable
 from .processes import START_TIMEOUT, Processes
 
@@ -29,7 +29,7 @@ class Group(Protocol):
     version: str
     init_s: float
 
-    def prepare(self, collective: str, count: int, dtype: str) -> None: ...
+    def prepare(self, call: Call, *, check: bool = True) -> None: ...
 
     def first_call(self) -> tuple[float, int]: ...
 
@@ -99,18 +99,20 @@ class RankGroup(Processes):
         self._members.sort(key=lambda member: member.rank)
         self._healthy = True
 
-    def prepare(self, collective: str, count: int, dtype: str) -> None:
-        """Makes the ranks' buffers. Unavailable where the library has no such collective or
-        dtype, or this host not the memory."""
-        shapes = [layout(collective, rank, self.ranks, count) for rank in self._here]
-        needed = sum(shape.send + shape.recv for shape in shapes) * ITEMSIZE[dtype]
+    def prepare(self, call: Call, *, check: bool = True) -> None:
+        """Makes the ranks' buffers. Unavailable where the library has no such call, or this host
+        not the memory. check: that results are right."""
+        shapes = [layout(call, rank) for rank in self._here]
+        # In place the smaller buffer is a part of the larger one.
+        together = max if call.in_place else sum
+        elements = sum(together((shape.send, shape.recv)) for shape in shapes)
+        needed = elements * ITEMSIZE[call.dtype]
         if needed > (available := available_memory()):
             raise Unavailable(
-                f"no memory for {count} elements: the buffers of all ranks here take "
+                f"no memory for {call.count} elements: the buffers of all ranks here take "
                 f"{needed >> 20} MiB, and {available >> 20} are available"
             )
-        request = {"do": "prepare", "collective": collective, "count": count, "dtype": dtype}
-        self._ask(request, self._timeout)
+        self._ask({"do": "prepare", "call": asdict(call), "check": check}, self._timeout)
 
     def first_call(self) -> tuple[float, int]:
         """Makes a call: seconds that it took (slowest rank), and wrong elements."""

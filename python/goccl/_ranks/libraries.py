@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
-LIBRARY = Path(__file__).resolve().parent.parent / "lib" / "libgoccl.so"
+from goccl._capi import LIBRARY
+
 BENCH_LIBRARY = LIBRARY.with_name("libgoccl_bench.so")
 CORE = "goccl-c"
 """The name of GoCCL as it is called from C."""

@@ -22,9 +22,9 @@ from typing import Any
 
 from . import barrier, capi, wire
 from .adapters import Adapter, Setup
-from .buffers import DTYPES, Buffer
+from .buffers import DTYPES, Buffer, Values
 from .children import fork_on_request
-from .collectives import TWICE, Segment, counted, expected, layout
+from .collectives import TWICE, Call, Segment, counted, expected, layout, own_block
 from .libraries import Unavailable
 
 _MOST_FDS = 253  # that a message can carry
@@ -32,11 +32,11 @@ _MOST_FDS = 253  # that a message can carry
 
 @dataclass(frozen=True)
 class _Prepared:
-    """Buffers of one collective and size, the call on them, and what it must lead to."""
+    """Buffers for a call, the call on them, and what it must lead to: nothing where that is not
+    checked."""
 
     send: Buffer
     recv: Buffer
-    result: Buffer
     call: Callable[[], None]
     wanted: list[Segment]
     collective: str
@@ -51,27 +51,32 @@ class _Rank:
         self._prepared: _Prepared | None = None
 
     def prepare(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Makes and touches the buffers for a collective and a size; those of before are freed
-        first."""
+        """Makes and touches the buffers for a call; those of before are freed first."""
         self._prepared = None
-        rank, ranks = self._library.rank, self._library.ranks
-        collective, count = str(request["collective"]), int(request["count"])
-        dtype = DTYPES[str(request["dtype"])]
-        shape = layout(collective, rank, ranks, count)
-        allocate = self._library.allocate
+        call = Call(**request["call"])
         try:
-            send, recv = Buffer(dtype, shape.send, allocate), Buffer(dtype, shape.recv, allocate)
+            send, recv = self._buffers(call)
         except (MemoryError, capi.Failed) as error:
-            raise Unavailable(f"no memory for {count} elements: {error}") from error
+            raise Unavailable(f"no memory for {call.count} elements: {error}") from error
         self._prepared = _Prepared(
             send=send,
             recv=recv,
-            result=send if shape.in_place else recv,
-            call=self._library.bind(collective, dtype, send.array, recv.array),
-            wanted=expected(collective, rank, ranks, count),
-            collective=collective,
+            call=self._library.bind(call, send.array, recv.array),
+            wanted=expected(call, self._library.rank) if request["check"] else [],
+            collective=call.collective,
         )
         return {}
+
+    def _buffers(self, call: Call) -> tuple[Buffer, Buffer]:
+        rank, allocate = self._library.rank, self._library.allocate
+        shape = layout(call, rank)
+        values = Values(DTYPES[call.dtype], call.redop, call.ranks)
+        if not call.in_place:
+            return Buffer(values, shape.send, allocate), Buffer(values, shape.recv, allocate)
+        smaller, larger = sorted((shape.send, shape.recv))
+        whole = Buffer(values, larger, allocate)
+        part = whole.part(own_block(smaller, larger, rank), smaller)
+        return (whole, part) if shape.send > shape.recv else (part, whole)
 
     def first_call(self) -> dict[str, Any]:
         """A checked call, and how long it took."""
@@ -96,13 +101,13 @@ class _Rank:
         times, ends = self._library.measure(
             prepared.call,
             prepared.send,
-            prepared.result,
+            prepared.recv,
             self._barrier,
             warmup + iterations,
             twice=prepared.collective in TWICE,
         )
         spent = time.perf_counter_ns() - started
-        wrong += prepared.result.count_wrong_ends(prepared.wanted, ends)
+        wrong += prepared.recv.count_wrong_ends(prepared.wanted, ends)
         wrong += self._checked(prepared, seed + 1)[1]
         gc.enable()
         part = counted(prepared.collective, self._library.rank)
@@ -119,7 +124,7 @@ class _Rank:
         prepared.call()
         spent = time.perf_counter_ns() - begun
         self._library.take()
-        return spent, prepared.result.count_wrong(prepared.wanted, seed)
+        return spent, prepared.recv.count_wrong(prepared.wanted, seed)
 
 
 def _serve(sock: socket.socket, rank: _Rank) -> None:

@@ -1591,7 +1591,7 @@ def test_pingpong_is_half_of_the_second_round_trip_of_rank_0(
 def core() -> capi.Core:
     try:
         return capi.Core()
-    except OSError as error:
+    except Unavailable as error:
         pytest.skip(str(error))
 
 
@@ -1917,8 +1917,9 @@ def test_busy_programs_run_beside(given: str, nice: int, tmp_path: Path) -> None
     plural = "s" if programs > 1 else ""
     told = f"beside {programs} busy program{plural} of nice level {nice}"
     assert f"# allreduce, 2 ranks, float32, {told}\n" in output
-    (row,) = json.loads(file.read_text())["rows"]
-    assert row["beside"] == {"programs": programs, "nice": nice}
+    rows = json.loads(file.read_text())["rows"]  # one for each placement of CPUs that was met
+    assert rows
+    assert all(row["beside"] == {"programs": programs, "nice": nice} for row in rows)
     assert f"| Measured | {told} |" in (tmp_path / "out.md").read_text()
 
 

@@ -3,6 +3,8 @@ in Go compares the two."""
 
 import ctypes
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import goccl
@@ -81,3 +83,45 @@ def test_texts_are_complete_however_long():
     short = _capi.text("goccl_plan_info", *given, size=16)
     assert short == _capi.text("goccl_plan_info", *given)
     assert len(short) > 16
+
+
+LOADED = """
+import resource, sys
+from pathlib import Path
+from goccl import _capi, errors
+assert "torch" not in sys.modules
+{}
+try:
+    _capi.getenv("GOCCL_DEBUG")
+except errors.Error as error:
+    print(error)
+"""
+SPACE = "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))"
+THREADS = """
+import threading
+def no_thread(*arguments, **options):
+    raise RuntimeError("can't start new thread")
+threading._start_joinable_thread = threading._start_new_thread = no_thread
+"""
+NOT_THERE = "_capi.LIBRARY = Path('/nowhere/libgoccl.so.0')"
+ANOTHER = "import _ctypes; _capi.LIBRARY = Path(_ctypes.__file__)"
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        pytest.param(SPACE, "raise its limit (ulimit -v)", id="address space"),
+        pytest.param(THREADS, "and only 0 more can be started", id="threads"),
+        pytest.param(NOT_THERE, "Reinstall the goccl package", id="none"),
+        pytest.param(
+            ANOTHER, "has no function goccl_version: it is of another version", id="other"
+        ),
+    ],
+)
+def test_a_library_that_cannot_be_loaded_is_told_without_torch(broken, told):
+    """Go would end the process where it lacks something."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED.format(broken)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert told in done.stdout

@@ -89,8 +89,6 @@ PYBIND11_MODULE(_C, module) {
       "first process group.";
   // Registers the base classes.
   py::module_::import("torch.distributed");
-  const py::list places = py::module_::import("goccl").attr("__path__");
-  goccl::setPackageFolder(py::str(places[0]));
   goccl::loadErrors();
   goccl::showInProfiles();
 

@@ -16,12 +16,9 @@ struct Library {
 #undef GOCCL_MEMBER
 };
 
-// Says where the package is that has the library. The module itself may be elsewhere, in a cache.
-void setPackageFolder(const std::string& folder);
-
-// The library; loads it at the first call. Throws a RuntimeError that says what to do where it
-// cannot be loaded. Importing the module loads nothing: a process that only imports stays free of
-// the Go runtime.
+// The library; loads it at the first call, which takes the GIL. Throws goccl.Error that says what
+// to do where it cannot be loaded. Importing the module loads nothing: a process that only imports
+// stays free of the Go runtime.
 const Library& library();
 
 // The library if it has been loaded, else nullptr.

@@ -10,7 +10,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
+import mmap
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -332,19 +334,78 @@ _KINDS: dict[str, Any] = {
 }
 
 
+# What the library takes while it is loaded. Where it cannot have that, Go ends the process.
+_ADDRESS_SPACE = 1700 << 20
+_THREADS = 12
+
+
 @functools.cache
 def library() -> ctypes.CDLL:
     """Returns the library with all functions declared. The first call loads it, and starts Go.
 
     Raises:
-        OSError: it cannot be loaded.
+        goccl.Error: it cannot be loaded; the text says why and what to do.
     """
-    loaded = ctypes.CDLL(str(LIBRARY))
+    _try_address_space()
+    _try_threads()
+    try:
+        loaded = ctypes.CDLL(str(LIBRARY))
+    except OSError as error:
+        raise errors.Error(f"goccl: cannot load {LIBRARY}: {error}. {_remedy(error)}") from error
     for name, kinds in _FUNCTIONS.items():
-        function = getattr(loaded, name)
+        try:
+            function = getattr(loaded, name)
+        except AttributeError as error:
+            raise errors.Error(
+                f"goccl: {LIBRARY} has no function {name}: it is of another version. {_REINSTALL}"
+            ) from error
         function.argtypes = tuple(_KINDS[kind] for kind in kinds)
         function.restype = ctypes.c_char_p if name in _TEXTS else ctypes.c_int
     return loaded
+
+
+_REINSTALL = "Reinstall the goccl package for this platform (glibc on Linux is needed)."
+
+
+def _remedy(error: OSError) -> str:
+    if "static TLS block" in str(error):
+        return (
+            "Too many libraries with thread-local storage were loaded before it. Start Python with "
+            "the environment variable GLIBC_TUNABLES=glibc.rtld.optional_static_tls=65536, or "
+            "make the first group earlier in the program."
+        )
+    return _REINSTALL
+
+
+def _try_address_space() -> None:
+    try:
+        space = mmap.mmap(-1, _ADDRESS_SPACE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0)
+    except OSError as error:
+        raise errors.Error(
+            f"goccl: the library needs {_ADDRESS_SPACE >> 20} MiB of address space, which this "
+            f"process may not have ({error.strerror}): raise its limit (ulimit -v)"
+        ) from error
+    space.close()
+
+
+def _try_threads() -> None:
+    end = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        while len(started) < _THREADS:
+            thread = threading.Thread(target=end.wait, name="goccl", daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError as error:
+        raise errors.Error(
+            f"goccl: the library needs {_THREADS} threads, and only {len(started)} more can be "
+            f"started ({error}): raise the limit on the user's processes (ulimit -u), on those of "
+            "the container (pids.max of its cgroup), or on address space (ulimit -v)"
+        ) from error
+    finally:
+        end.set()
+        for thread in started:
+            thread.join()
 
 
 def failure(result: int) -> Exception:
@@ -381,8 +442,7 @@ def text(function: str, *arguments: Any, size: int = 1 << 16) -> str:
         size: of the first buffer, in bytes.
 
     Raises:
-        OSError: the library cannot be loaded.
-        ValueError, goccl.Error: the function has failed.
+        ValueError, goccl.Error: the function has failed, or the library cannot be loaded.
     """
     while True:
         buffer, needed = ctypes.create_string_buffer(size), ctypes.c_size_t()
@@ -399,7 +459,7 @@ def getenv(name: str) -> str:
         name: of the variable.
 
     Raises:
-        OSError: the library cannot be loaded.
+        goccl.Error: the library cannot be loaded.
     """
     return text("goccl_getenv", name.encode())
 

@@ -26,9 +26,12 @@ _MOST_RANKS = 65536
 _ASK_LIMIT = 60  # seconds
 _ASK = """
 import sys
-from goccl import _capi
+from goccl import _capi, errors
 _capi.LIBRARY = sys.argv[1]
-print(_capi.text("goccl_info"))
+try:
+    print(_capi.text("goccl_info"))
+except errors.Error as error:
+    sys.exit(str(error))
 """
 
 
@@ -148,6 +151,8 @@ def _ask_library() -> tuple[dict[str, Any], str]:
     if asked.returncode == 0:
         return json.loads(asked.stdout), ""
     lines = asked.stderr.strip().splitlines() or [f"it ends with status {asked.returncode}"]
+    if asked.returncode == 1:  # which says the remedy
+        return {}, lines[-1]
     return {}, f"{path} cannot be used: {lines[-1]}; reinstall the goccl package"
 
 

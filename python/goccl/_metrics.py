@@ -63,7 +63,7 @@ def stats() -> dict[str, Any]:
         - "memory": as goccl.memory_stats().
 
     Raises:
-        OSError: the library cannot be loaded.
+        goccl.Error: the library cannot be loaded.
         RuntimeError: this process is a forked child.
 
     >>> goccl.stats()["operations"][0]["collective"]

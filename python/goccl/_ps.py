@@ -95,7 +95,7 @@ def main(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace) -> int:
     try:
         found = ask(args.all)
-    except (OSError, RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError) as error:
         print(f"goccl ps: {error}", file=sys.stderr)
         return _NOBODY
     if args.pid is not None:
@@ -122,7 +122,7 @@ def ask(connect: bool = False) -> dict[str, Any]:
         processes that are there and do not answer.
 
     Raises:
-        OSError: the library cannot be loaded.
+        goccl.Error: the library cannot be loaded.
         RuntimeError: the sockets of this host cannot be read.
     """
     found: dict[str, Any] = _capi.call("goccl_ps", connect)
@@ -133,7 +133,7 @@ def _dump(args: argparse.Namespace) -> int:
     """Has the processes write dumps, prints what they tell, and returns the exit status."""
     try:
         told = _capi.call("goccl_ps_dump", os.fsencode(args.dump), args.pid or 0)
-    except (OSError, RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError) as error:
         print(f"goccl ps: {error}", file=sys.stderr)
         return _NOBODY
     print(json.dumps(told, indent=2) if args.json else render_dumps(told), flush=True)

@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from goccl import _capi
+from goccl import _capi, errors
 from goccl._options import VARIABLES, shown
 
 
@@ -38,7 +38,7 @@ def command(words: str) -> list[str]:
 def variables() -> dict[str, str]:
     """The variables that set GoCCL, in the environment or in files of settings; without secrets."""
     found = {name: value for name, value in os.environ.items() if name.startswith("GOCCL_")}
-    with suppress(OSError):  # there is no library, as the ranks will tell
+    with suppress(errors.Error):  # there is no library, as the ranks will tell
         found |= {name: _capi.getenv(name) for name in VARIABLES}
     return {name: shown(name, found[name]) for name in sorted(found) if found[name]}
 

@@ -90,9 +90,9 @@ class GocclEnd(End):
         self._shared = mmap.mmap(shared, 0)
         os.close(shared)
         self._shared_bytes = int(setup["shared_bytes"])
+        self._core = capi.Core()
+        self._library = _capi.library()
         try:
-            self._core = capi.Core()
-            self._library = _capi.library()
             self._put = ctypes.CDLL(str(BENCH_LIBRARY)).goccl_bench_put
         except (OSError, AttributeError) as error:
             raise Unavailable(str(error)) from error

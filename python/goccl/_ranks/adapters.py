@@ -117,10 +117,7 @@ class CoreAdapter(Adapter):
         """Nothing: the Go runtime starts its threads when the library is loaded."""
 
     def meet(self, setup: Setup) -> None:
-        try:
-            self._core = capi.Core()
-        except OSError as error:
-            raise Unavailable(str(error)) from error
+        self._core = capi.Core()
         try:
             self._unique_id = self._share_id(setup)
         except (EOFError, OSError) as error:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from goccl import _capi
+from goccl import _capi, errors
 
 from .buffers import Array
 from .collectives import NO_OP
-from .libraries import BENCH_LIBRARY
+from .libraries import BENCH_LIBRARY, Unavailable
 
 UNIQUE_ID_SIZE = _capi.UNIQUE_ID_SIZE
 
@@ -53,11 +53,14 @@ class Loop(ctypes.Structure):
 
 
 class Core:
-    """The library, loaded. OSError where that does not work."""
+    """The library, loaded. Unavailable where that does not work."""
 
     def __init__(self) -> None:
-        self._library = _capi.library()
-        self._measure = ctypes.CDLL(str(BENCH_LIBRARY)).goccl_bench_measure
+        try:
+            self._library = _capi.library()
+            self._measure = ctypes.CDLL(str(BENCH_LIBRARY)).goccl_bench_measure
+        except (errors.Error, OSError, AttributeError) as error:
+            raise Unavailable(str(error)) from error
         self._measure.restype = ctypes.c_char_p
         self._measure.argtypes = (
             ctypes.c_uint64,

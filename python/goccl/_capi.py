@@ -337,6 +337,7 @@ _KINDS: dict[str, Any] = {
 # What the library takes while it is loaded. Where it cannot have that, Go ends the process.
 _ADDRESS_SPACE = 1700 << 20
 _THREADS = 12
+_REINSTALL = "Reinstall the goccl package for this platform (glibc on Linux is needed)."
 
 
 @functools.cache
@@ -362,9 +363,6 @@ def library() -> ctypes.CDLL:
         function.argtypes = tuple(_KINDS[kind] for kind in kinds)
         function.restype = ctypes.c_char_p if name in _TEXTS else ctypes.c_int
     return loaded
-
-
-_REINSTALL = "Reinstall the goccl package for this platform (glibc on Linux is needed)."
 
 
 def _remedy(error: OSError) -> str:

@@ -38,6 +38,7 @@ func layouts(c Collective, size int, n int64) [][]int64 {
 // TestMain has garbage collected rarely: proofs make much of it, and keep next to nothing.
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(1600)
+	debug.SetMemoryLimit(2 << 30)
 	os.Exit(m.Run())
 }
 
@@ -70,7 +71,7 @@ func TestBuilders(t *testing.T) {
 					elems = []int64{[]int64{1, 2, 4, 8, 16}[size%5]}
 					slots = []int{2, 3 + size%3}
 				}
-				for _, elem := range elems {
+				for e, elem := range elems {
 					per := chunk / elem
 					bytes := []int64{0, 1, 7, per - 1, per, per + 1, 5*per - 3,
 						int64(size)*per - 1, int64(size)*per + 1, 4*int64(size)*per + 5}
@@ -80,10 +81,14 @@ func TestBuilders(t *testing.T) {
 							bytes[3] = 3*per - 1 // a rank
 						}
 					}
-					for _, n := range bytes {
+					for k, n := range bytes {
+						its := slots
+						if !few { // every two of an element, a length and slots meet
+							its = []int{slots[(e+k)%2], slots[(e+k)%2+2]}
+						}
 						for _, counts := range layouts(c, size, n) {
 							for _, root := range roots {
-								for _, s := range slots {
+								for _, s := range its {
 									j := job{Params{Collective: c, Size: size, Root: root, ElemSize: elem,
 										Chunk: chunk, Slots: s, Ahead: s - 1,
 										Thresholds: Thresholds{PipelineMin: 64 << 10}}, counts}

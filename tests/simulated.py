@@ -20,7 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from goccl import _native
+from goccl import _capi
 from goccl._command import Progress
 from goccl._tune import measure_link
 from harness import finished
@@ -143,7 +143,7 @@ def simulated(
         "net": json.dumps(net),
     }
     os.environ["GOCCL_ALGO"] = f"{collective}:{algorithm}"
-    return round(json.loads(_native.load().simulate(json.dumps(request)))["last_us"])
+    return round(_capi.call("goccl_simulate", json.dumps(request).encode())["last_us"])
 
 
 def main() -> None:

@@ -3,13 +3,12 @@ with."""
 
 import ast
 import inspect
-import json
 from datetime import timedelta
 from pathlib import Path
 
 import goccl
 import pytest
-from goccl import _native
+from goccl import _capi
 from goccl import _options as options
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,7 +75,7 @@ def test_the_stub_takes_the_options_from_the_definition():
 
 
 def test_variables_are_those_that_the_core_reads():
-    assert sorted(options.VARIABLES) == sorted(json.loads(_native.load().info())["variables"])
+    assert sorted(options.VARIABLES) == sorted(_capi.call("goccl_info")["variables"])
 
 
 def test_tables_name_every_setting():
@@ -208,7 +207,7 @@ def test_the_core_allows_what_the_definition_allows(name, text, monkeypatch):
         monkeypatch.delenv(setting, raising=False)
     monkeypatch.setenv(options.OPTIONS[name].metadata["words"]["variable"], text)
     # A transport that this host lacks is a problem, too.
-    problems = [p for p in json.loads(_native.load().info())["problems"] if "allowed are" in p]
+    problems = [p for p in _capi.call("goccl_info")["problems"] if "allowed are" in p]
     assert (problems == []) == allowed, problems
 
 
@@ -216,7 +215,7 @@ def problems_with(monkeypatch, variable, text):
     for name in options.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, text)
-    return json.loads(_native.load().info())["problems"]
+    return _capi.call("goccl_info")["problems"]
 
 
 @pytest.mark.parametrize("index", ["0", "255", "256", "-1", "x"])

@@ -21,7 +21,6 @@
 #include "options.h"
 #include "process_group.h"
 #include "profiler.h"
-#include "program.h"
 #include "timeout.h"
 #include "work.h"
 
@@ -31,25 +30,6 @@ namespace {
 
 using goccl::Options;
 using goccl::ProcessGroupGoccl;
-using goccl::written;
-
-std::string info() { return written(goccl::library().info); }
-
-std::string planInfo(const std::string& collective, int ranks, int ranksPerHost, int ranksPerDomain,
-                     bool byTurns, const std::string& transport, uint64_t bytes) {
-  return written(goccl::library().plan_info, collective.c_str(), ranks, ranksPerHost,
-                 ranksPerDomain, byTurns, transport.c_str(), bytes);
-}
-
-std::string simulate(const std::string& request) {
-  return written(goccl::library().simulate, request.c_str());
-}
-
-void dump(const std::string& prefix) { goccl::check(goccl::library().dump(prefix.c_str())); }
-
-std::string builtinProgram(const std::string& request) {
-  return written(goccl::library().program_builtin, request.c_str());
-}
 
 // The names of wire dtypes: none for the group's choice, "" for the tensors' own.
 const std::array<std::pair<std::optional<std::string>, int>, 4> kWires{{
@@ -94,29 +74,6 @@ PYBIND11_MODULE(_C, module) {
 
   module.attr("torch_version") =
       c10::str(TORCH_VERSION_MAJOR, ".", TORCH_VERSION_MINOR, ".", TORCH_VERSION_PATCH);
-  module.def(
-      "library_version", [] { return std::string(goccl::library().version()); },
-      "The version of libgoccl.so. Loads it.");
-  module.def(
-      "info", &info, py::call_guard<py::gil_scoped_release>(),
-      "A JSON object that describes this host: what each transport can do here, and if it cannot, "
-      "why. Loads libgoccl.so.");
-
-  module.def("plan_info", &planInfo, py::call_guard<py::gil_scoped_release>(),
-             py::arg("collective"), py::arg("ranks"), py::arg("ranks_per_host"),
-             py::arg("ranks_per_domain"), py::arg("by_turns"), py::arg("transport"),
-             py::arg("nbytes"),
-             "A JSON object that tells how a rank would go about a collective: see "
-             "goccl_plan_info() in goccl.h. Loads libgoccl.so.");
-  module.def("simulate", &simulate, py::call_guard<py::gil_scoped_release>(), py::arg("request"),
-             "A JSON object that tells how long a collective would take: see goccl_simulate() in "
-             "goccl.h. Loads libgoccl.so.");
-
-  module.def("dump", &dump, py::call_guard<py::gil_scoped_release>(), py::arg("prefix"));
-  module.def("builtin_program", &builtinProgram, py::call_guard<py::gil_scoped_release>(),
-             py::arg("request"),
-             "What goccl does by itself as the text of a program: see goccl_program_builtin() in "
-             "goccl.h.");
 
   goccl::GroupClass group(
       module, "ProcessGroupGoccl",
@@ -171,7 +128,6 @@ PYBIND11_MODULE(_C, module) {
   goccl::bindMembers(group);
   goccl::bindCheckpoint(group);
 
-  goccl::bindProgram(module);
   goccl::bindCommunicator(module);
   goccl::bindLog(module);
   goccl::bindMemory(module);

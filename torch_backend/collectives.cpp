@@ -881,7 +881,7 @@ WorkPtr ProcessGroupGoccl::barrier(const c10d::BarrierOptions& opts) {
                [](Operation&) { return callOf(library().barrier); });
 }
 
-void ProcessGroupGoccl::programNow(const Program& program, const std::optional<at::Tensor>& output,
+void ProcessGroupGoccl::programNow(goccl_program program, const std::optional<at::Tensor>& output,
                                    const std::optional<at::Tensor>& input,
                                    const std::optional<c10d::ReduceOp>& by, bool isBroadcast) {
   const char* name = "program_run";
@@ -909,8 +909,8 @@ void ProcessGroupGoccl::programNow(const Program& program, const std::optional<a
       out = same || isBroadcast ? o.buffers.inOut(*output) : o.buffers.out(*output);
       in = same ? out : in;
     }
-    return callOf(library().program_run, program.handle(), in, input ? countOf(*input, moved) : 0,
-                  out, output ? countOf(*output, moved) : 0, reduction.dtype, reduction.op,
+    return callOf(library().program_run, program, in, input ? countOf(*input, moved) : 0, out,
+                  output ? countOf(*output, moved) : 0, reduction.dtype, reduction.op,
                   reduction.factor);
   });
 }

@@ -232,26 +232,26 @@ void bindCommunicator(py::module_& module) {
       [](py::object group, const py::function& prepare) {
         const auto backend = backendOf(std::move(group), "goccl.plan.register");
         const auto made = backend->guarded([&] { return py::tuple(prepare()); });
-        const auto& program = made[0].cast<const Program&>();
+        const auto program = made[0].cast<goccl_program>();
         const auto least = made[1].cast<uint64_t>();
         const auto most = made[2].cast<uint64_t>();
         const py::gil_scoped_release released;
         backend->registerProgram(program, least, most);
       },
       py::arg("group"), py::arg("prepare"),
-      "As goccl_program_register() in goccl.h. `prepare` returns the program, and the least and the "
-      "most bytes. If it raises, the other ranks are told.");
+      "As goccl_program_register() in goccl.h. `prepare` returns the handle of the program, and the "
+      "least and the most bytes. If it raises, the other ranks are told.");
   module.def(
       "unregister_program",
       [](py::object group, const py::function& prepare) {
         const auto backend = backendOf(std::move(group), "goccl.plan.unregister");
-        const auto made = backend->guarded([&] { return py::object(prepare()); });
-        const auto& program = made.cast<const Program&>();
+        const auto program =
+            backend->guarded([&] { return py::object(prepare()).cast<goccl_program>(); });
         const py::gil_scoped_release released;
         backend->unregisterProgram(program);
       },
       py::arg("group"), py::arg("prepare"),
-      "As goccl_program_unregister() in goccl.h. `prepare` returns the program; as above.");
+      "As goccl_program_unregister() in goccl.h. `prepare` returns the handle; as above.");
   module.def(
       "run_program",
       [](py::object group, const py::function& prepare, Given<std::optional<at::Tensor>> output,
@@ -263,7 +263,7 @@ void bindCommunicator(py::module_& module) {
           return std::tuple(valueOf(output, "run", "output"), valueOf(input, "run", "input"),
                             valueOf(op, "run", "op"));
         });
-        const auto& program = made[0].cast<const Program&>();
+        const auto program = made[0].cast<goccl_program>();
         const bool reduces = made[1].cast<bool>();
         const bool isBroadcast = made[2].cast<bool>();
         const py::gil_scoped_release released;
@@ -271,7 +271,7 @@ void bindCommunicator(py::module_& module) {
                             isBroadcast);
       },
       py::arg("group"), py::arg("prepare"), py::arg("output"), py::arg("input"), py::arg("op"),
-      "As goccl_program_run() in goccl.h. `prepare` returns the program, whether it reduces, and "
+      "As goccl_program_run() in goccl.h. `prepare` returns the handle, whether it reduces, and "
       "whether it is of a broadcast, whose buffer is `output`; as above.");
   CommunicatorClass communicator(module, "Communicator", kAbout);
   communicator.attr("__module__") = "goccl";

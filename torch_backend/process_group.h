@@ -20,7 +20,7 @@
 #include "library.h"
 #include "memory.h"
 #include "options.h"
-#include "program.h"
+#include "library.h"
 #include "side_steps.h"
 #include "store.h"
 #include "timeout.h"
@@ -270,12 +270,12 @@ class ProcessGroupGoccl : public c10d::Backend {
   void reduceScatterNow(const at::Tensor& output, const at::Tensor& input,
                         const c10d::ReduceOp& op);
   // A program runs once. `by` is given where it reduces. Of a broadcast `output` is the buffer.
-  void programNow(const Program& program, const std::optional<at::Tensor>& output,
+  void programNow(goccl_program program, const std::optional<at::Tensor>& output,
                   const std::optional<at::Tensor>& input, const std::optional<c10d::ReduceOp>& by,
                   bool isBroadcast);
   // As goccl_program_register() and goccl_program_unregister().
-  void registerProgram(const Program& program, uint64_t least, uint64_t most);
-  void unregisterProgram(const Program& program);
+  void registerProgram(goccl_program program, uint64_t least, uint64_t most);
+  void unregisterProgram(goccl_program program);
   // The schedule is as in goccl_call; "": the group's.
   void allToAllNow(const at::Tensor& output, const at::Tensor& input, const std::string& schedule);
   // The output is read on the root only, the input likewise; they may be none on other ranks.

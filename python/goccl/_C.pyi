@@ -22,48 +22,22 @@ _ReduceOp: TypeAlias = (
 
 torch_version: str
 
-def dump(prefix: str) -> None: ...
-def library_version() -> str: ...
 def leave_groups() -> None: ...
-def info() -> str: ...
-def plan_info(
-    collective: str,
-    ranks: int,
-    ranks_per_host: int,
-    ranks_per_domain: int,
-    by_turns: bool,
-    transport: str,
-    nbytes: int,
-) -> str: ...
-def simulate(request: str) -> str: ...
-
-class Program:
-    """A program, read from the text of a file, and checked. It never changes."""
-
-    def __init__(self, text: str | bytes) -> None: ...
-    def text(self) -> str:
-        """Returns its text as goccl_program_text() in goccl.h writes it."""
-    def verify(self, nbytes: int) -> str:
-        """Returns what goccl_program_verify() in goccl.h tells of it: a JSON object."""
-    def export(self, to: str) -> str:
-        """Returns its text in another format, as goccl_program_export() in goccl.h writes it."""
-
 def register_program(
     group: ProcessGroup | Communicator | ProcessGroupGoccl | None,
-    prepare: Callable[[], tuple[Program, int, int]],
+    prepare: Callable[[], tuple[int, int, int]],
 ) -> None: ...
 def unregister_program(
     group: ProcessGroup | Communicator | ProcessGroupGoccl | None,
-    prepare: Callable[[], Program],
+    prepare: Callable[[], int],
 ) -> None: ...
 def run_program(
     group: ProcessGroup | Communicator | ProcessGroupGoccl | None,
-    prepare: Callable[[], tuple[Program, bool, bool]],
+    prepare: Callable[[], tuple[int, bool, bool]],
     output: Tensor | None,
     input: Tensor | None,  # noqa: A002
     op: _ReduceOp,
 ) -> None: ...
-def builtin_program(request: str) -> str: ...
 def _set_logger(
     function: Callable[[int, int, str, str | None, int, str], None] | None, level: int = 0
 ) -> None: ...

@@ -119,7 +119,8 @@ def _ask_core() -> tuple[dict[str, Any], list[str]]:
     """Returns what the core says of this host, {} where it cannot be asked, and all problems."""
     problems = []
     try:
-        core = json.loads(_native.load().info())
+        _native.load()
+        core = _capi.call("goccl_info")
     except ImportError as error:  # torch or goccl._C is to blame: the core may work without them
         problems.append(_why(error))
         core, problem = _ask_library()

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from goccl import _native
+from goccl import _capi
 from goccl._command import GOCCL_TRANSPORTS, parse_size
 
 
@@ -58,10 +58,9 @@ def main(args: argparse.Namespace, ranks: int) -> int:
     per_host, per_domain = args.per_host or ranks, args.per_domain or 0
     nbytes, transport = args.bytes, args.transport
     try:
-        text = _native.load().plan_info(
-            args.plan, ranks, per_host, per_domain, args.by_turns, transport, nbytes
-        )
-    except (RuntimeError, ValueError, ImportError) as error:  # goccl's own are the first two
+        place = (ranks, per_host, per_domain, args.by_turns, transport.encode())
+        text = _capi.text("goccl_plan_info", args.plan.encode(), *place, nbytes)
+    except (RuntimeError, ValueError) as error:
         print(f"goccl info: {error}", file=sys.stderr)
         return 1
     if args.json:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from goccl import _native
+from goccl import _capi
 from goccl._command import GOCCL_TRANSPORTS, add_examples, parse_size
 
 COLLECTIVES = (
@@ -112,11 +112,11 @@ def main(args: argparse.Namespace) -> int:
             "trace": args.trace,
             "goal": args.goal,
         }
-        text = _native.load().simulate(json.dumps(request))
+        text = _capi.text("goccl_simulate", json.dumps(request).encode())
     except OSError as error:
         print(f"goccl simulate: --net: {args.net}: {error.strerror}", file=sys.stderr)
         return 1
-    except (RuntimeError, ValueError, ImportError) as error:  # goccl's own are the first two
+    except (RuntimeError, ValueError) as error:
         print(f"goccl {error}", file=sys.stderr)  # which begins with the function's name
         return 1
     if args.json:

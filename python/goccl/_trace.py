@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 from goccl import _capi
-from goccl._native import load
 
 __all__ = ["dump", "status"]
 
@@ -29,7 +28,7 @@ def dump(prefix: str | os.PathLike[str]) -> None:
 
     >>> goccl.dump("/tmp/goccl_rank_")
     """
-    load().dump(os.fspath(prefix))
+    _capi.check(_capi.library().goccl_dump(os.fsencode(prefix)))
 
 
 def status() -> dict[str, Any]:

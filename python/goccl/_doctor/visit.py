@@ -201,7 +201,7 @@ def facts() -> Facts:
     """What this rank tells of itself."""
     import torch
 
-    native = load()
+    load()  # raises what is wrong with it
     given = {name: _capi.getenv(name) for name in VARIABLES}
     settings = {name: shown(name, value) for name, value in given.items() if value}
     return Facts(
@@ -211,7 +211,7 @@ def facts() -> Facts:
         cpus=len(os.sched_getaffinity(0)),
         versions={
             "goccl": goccl.__version__,
-            "libgoccl.so": native.library_version(),
+            "libgoccl.so": _capi.library().goccl_version().decode(),
             "torch": str(torch.__version__),
             "Python": platform.python_version(),
         },

@@ -137,7 +137,7 @@ def main(args: argparse.Namespace) -> int:
     except OSError as error:
         print(f"goccl plan: {error.filename or args.file}: {error.strerror}", file=sys.stderr)
         return 1
-    except (ValueError, RuntimeError, ImportError) as error:
+    except (ValueError, RuntimeError) as error:
         print(f"goccl plan: {args.file}: {error}", file=sys.stderr)
         return 1
     print(json.dumps(told, indent=2) if args.json else text)

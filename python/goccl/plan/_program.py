@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import Any, SupportsIndex
 
-from goccl import _native, _simulate
+from goccl import _capi, _simulate
 from goccl.plan import _collectives, _draw
 from goccl.plan._collectives import Collective
-
-if TYPE_CHECKING:
-    from goccl import _C
 
 FORMAT = "goccl.plan/1"
 _HERE = str(Path(__file__).parent)
@@ -177,14 +176,13 @@ class Program:
             ("per_host", per_host, 0),
             ("root", collective.root, 0),
         ):
-            if value < least:
-                raise ValueError(f"{what} is {value}; it must be {least} or more")
+            _check_least(what, value, least)
         self.name, self.collective, self.order = name, collective, order
         self.bytes, self.per_host = bytes, per_host
         self.inputs, self.outputs = collective.sizes(ranks, chunks)
         self.scratch = scratch
         self.moves: list[Move] = []
-        self._kept: tuple[object, _C.Program] | None = None
+        self._kept: tuple[object, Checked] | None = None
         self.ranks: tuple[Rank, ...] = ()
         self.ranks = tuple(Rank(self, r) for r in range(ranks))
 
@@ -239,7 +237,8 @@ class Program:
         Raises:
             ValueError: As `text` does.
         """
-        return Facts(**json.loads(self._checked().verify(bytes)))
+        _check_least("bytes", bytes, 0)
+        return Facts(**_capi.call("goccl_program_verify", self._checked().handle, bytes))
 
     def simulate(
         self,
@@ -276,7 +275,7 @@ class Program:
             "trace": os.fspath(trace),
             "goal": os.fspath(goal),
         }
-        found: dict[str, Any] = json.loads(_native.load().simulate(json.dumps(request)))
+        found: dict[str, Any] = _capi.call("goccl_simulate", json.dumps(request).encode())
         return found
 
     def export(self, format: str) -> str:  # noqa: A002
@@ -292,7 +291,8 @@ class Program:
 
         Example: `Path("two_shot.json").write_text(p.export("mscclpp"))`
         """
-        return self._checked().export(format)
+        handle = self._checked().handle
+        return _capi.text("goccl_program_export", handle, str(format).encode())
 
     def draw(self, path: str | os.PathLike[str] | None = None) -> str:
         """Draws the program: SVG, with a lane for each rank, its moves as boxes, and the messages
@@ -320,11 +320,11 @@ class Program:
         """
         Path(path).write_text(self.text(), encoding="utf-8")
 
-    def _checked(self) -> _C.Program:
+    def _checked(self) -> Checked:
         """The library's program. It is kept as long as this one stays as it is."""
         now = (len(self.moves), self.name, self.collective, self.order, self.bytes, self.per_host)
         if self._kept is None or self._kept[0] != now:
-            self._kept = now, _native.load().Program(self._json())
+            self._kept = now, Checked(self._json().encode())
         return self._kept[1]
 
     def _json(self) -> str:
@@ -362,7 +362,7 @@ def load(path: str | os.PathLike[str], *, order: str | None = None) -> Program:
     """
     if order is not None:
         _check_order(order)
-    return _program(_native.load().Program(Path(path).read_bytes()).text(), order)
+    return _program(Checked(Path(path).read_bytes()).text(), order)
 
 
 def builtin(
@@ -399,7 +399,7 @@ def builtin(
         "transport": transport,
         "root": collective.root,
     }
-    return _program(_native.load().builtin_program(json.dumps(request)))
+    return _program(_capi.text("goccl_program_builtin", json.dumps(request).encode()))
 
 
 def _program(text: str, order: str | None = None) -> Program:
@@ -427,6 +427,30 @@ def _program(text: str, order: str | None = None) -> Program:
             )
             program.moves.append(Move(to, source, m.get("line", "")))
     return program
+
+
+class Checked:
+    """A program of the library, read from the text of a file. It never changes.
+
+    Attributes:
+        handle: a goccl_program, valid as long as this object is there.
+    """
+
+    def __init__(self, text: bytes) -> None:
+        handle = ctypes.c_uint64()
+        library = _capi.library()
+        _capi.check(library.goccl_program_load(text, len(text), ctypes.byref(handle)))
+        self.handle = handle.value
+        weakref.finalize(self, library.goccl_program_free, self.handle).atexit = False
+
+    def text(self) -> str:
+        """Returns its text as goccl_program_text() writes it."""
+        return _capi.text("goccl_program_text", self.handle)
+
+
+def _check_least(what: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{what} is {value}; it must be {least} or more")
 
 
 def _check_order(order: str) -> None:

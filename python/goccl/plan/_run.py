@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed import ReduceOp
 
-    from goccl import _C
     from goccl._groups import Group
 
 
@@ -51,18 +50,18 @@ def register(
         'plan:two_shot'
     """
 
-    def prepare() -> tuple[_C.Program, int, int]:
+    def prepare() -> tuple[int, int, int]:
         least, most = _bounds(bytes)
         return _checked(program), least, most
 
     _native.load().register_program(group, prepare)
 
 
-def _checked(program: Program) -> _C.Program:
-    """The library's program."""
+def _checked(program: Program) -> int:
+    """The handle of the library's program."""
     if not isinstance(program, Program):
         raise TypeError(f"program is a {type(program).__name__}; it must be a goccl.plan.Program")
-    return program._checked()
+    return program._checked().handle
 
 
 def _bounds(bytes: object) -> tuple[int, int]:  # noqa: A002
@@ -118,7 +117,7 @@ def run(
         >>> plan.run(halo, group, borders, neighbours)
     """
 
-    def prepare() -> tuple[_C.Program, bool, bool]:
+    def prepare() -> tuple[int, bool, bool]:
         checked, kind = _checked(program), program.collective
         reduces = isinstance(kind, (AllReduce, Reduce, ReduceScatter)) or (
             isinstance(kind, Custom) and any(len(move.source) > 1 for move in program.moves)

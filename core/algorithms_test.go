@@ -73,6 +73,7 @@ func TestForcedAlgorithms(t *testing.T) {
 						w.alloc = func(rank, n int) []int32 { return shareable(t, w, rank, n) }
 					}
 					ran[forced] = true
+					w.only = []plan.Collective{c}
 					size := len(w.comms)
 					for _, n := range []int{0, 1, 70_001} {
 						before := w.comms[0].Sequence()

@@ -218,6 +218,9 @@ func TestShareableShapes(t *testing.T) {
 		{3, 17_000_000, "flat_max=67108864"}, // of which each is the first segment's, not the whole's
 		{3, 100_000, "flat_max=9223372036854775807"},
 	} {
+		if testing.Short() && c.size == 2 {
+			continue
+		}
 		w := newWorldOf(t, "shm", c.size, Config{Timeout: 20 * time.Second, Thresholds: c.thresholds})
 		for _, ordinary := range []int{-1, 0, c.size - 1} {
 			for range 2 {

@@ -18,6 +18,7 @@ import (
 	"github.com/goccl/goccl/core/config"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/logtest"
+	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/rdma/fake"
 )
 
@@ -58,6 +59,7 @@ type world struct {
 	comms    []*Comm
 	alloc    func(rank, n int) []int32    // buffers of collectives(); nil: ordinary memory
 	run      func(*Comm, Operation) error // of collectives(); nil: run
+	only     []plan.Collective            // of collectives(); nil: all
 	beside   sync.WaitGroup               // what happens to ranks meanwhile, and before the world ends
 }
 

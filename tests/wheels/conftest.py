@@ -88,11 +88,13 @@ class Environment:
         folder: Of the environment.
         torch: Its minor version; "" for none.
         seconds: What the install of the wheel has taken.
+        oldest: Its torch is the oldest of those that are tested.
     """
 
     folder: Path
     torch: str
     seconds: float
+    oldest: bool = False
 
     def run(self, *command, path="", **variables):
         """Runs a command of the environment. No compiler and no Go are on PATH, but in `path`."""
@@ -136,7 +138,9 @@ def wheel(request, built):
     return built(request.param)
 
 
-def made(folder: Path, python: str, wheel: Path, torch: str) -> Iterator[Environment]:
+def made(
+    folder: Path, python: str, wheel: Path, torch: str, *, oldest: bool = False
+) -> Iterator[Environment]:
     interpreter = wheels.interpreter(python)
     assert interpreter is not None
     run([interpreter, "-m", "venv", str(folder)])
@@ -152,7 +156,7 @@ def made(folder: Path, python: str, wheel: Path, torch: str) -> Iterator[Environ
         run([*pip, f"torch=={torch}.*"])
     begin = time.monotonic()
     run([*pip, "--no-index", "--no-deps", str(wheel)])
-    yield Environment(folder, torch, time.monotonic() - begin)
+    yield Environment(folder, torch, time.monotonic() - begin, oldest)
     shutil.rmtree(folder)
 
 
@@ -160,7 +164,9 @@ def made(folder: Path, python: str, wheel: Path, torch: str) -> Iterator[Environ
 def environment(request, built, tmp_path_factory):
     """One with a torch."""
     python, torch = request.param
-    yield from made(tmp_path_factory.mktemp("env") / "venv", python, built(python), torch)
+    oldest = torch == torches_of(request.config, python)[0]
+    folder = tmp_path_factory.mktemp("env") / "venv"
+    yield from made(folder, python, built(python), torch, oldest=oldest)
 
 
 @pytest.fixture(scope="module")

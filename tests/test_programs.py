@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import goccl
 import pytest
-from goccl import plan
+from goccl import _capi, plan
 
 
 def two_shot(n):
@@ -102,6 +103,36 @@ def test_custom_says_itself_what_it_does(tmp_path):
     again = plan.load(tmp_path / "p.json")
     assert (again.order, again.bytes, again.per_host) == (p.order, p.bytes, p.per_host)
     assert again.text() == p.text()
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+from goccl import _capi, plan
+p = plan.load(sys.argv[1])
+print(p.verify().messages, p.simulate()["last_us"] > 0, p.export("mscclpp")[0], p.draw()[:4])
+print(plan.builtin(plan.AllReduce(), 4).name)
+"""
+
+
+def test_only_runs_need_torch(tmp_path):
+    two_shot(4).save(tmp_path / "p.json")
+    told = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, tmp_path / "p.json"],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.splitlines()[0].endswith(" True { <svg")
+
+
+def test_handles_of_programs_are_freed():
+    p = two_shot(4)
+    p.text()
+    handle = p._checked().handle
+    p.name = "another"
+    p.text()
+    with pytest.raises(goccl.Error, match="handle"):
+        _capi.text("goccl_program_text", handle)
 
 
 def test_symmetric_programs_have_short_files():

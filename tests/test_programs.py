@@ -271,6 +271,9 @@ def test_arguments_of_the_wrong_kind_are_named():
     for argument in ("scratch", "per_host"):
         with pytest.raises(ValueError, match=f"{argument} is -1; it must be 0 or more"):
             plan.Program("p", plan.AllReduce(), ranks=2, **{argument: -1})
+    for bad in (-1, 1 << 64, 1.5, "4K"):
+        with pytest.raises(ValueError, match=r"bytes is .* it must be a number in 0\.\."):
+            two_shot(2).verify(bad)
     with pytest.raises(ValueError, match="root is -1; it must be 0 or more"):
         plan.Program("p", plan.Reduce(-1), ranks=2)
     assert not p.moves

@@ -176,7 +176,8 @@ class Program:
             ("per_host", per_host, 0),
             ("root", collective.root, 0),
         ):
-            _check_least(what, value, least)
+            if value < least:
+                raise ValueError(f"{what} is {value}; it must be {least} or more")
         self.name, self.collective, self.order = name, collective, order
         self.bytes, self.per_host = bytes, per_host
         self.inputs, self.outputs = collective.sizes(ranks, chunks)
@@ -235,9 +236,10 @@ class Program:
             bytes: Of a rank's larger buffer, about. The check itself is for all lengths.
 
         Raises:
-            ValueError: As `text` does.
+            ValueError: As `text` does; or `bytes` is no such number.
         """
-        _check_least("bytes", bytes, 0)
+        if not isinstance(bytes, int) or not 0 <= bytes < 1 << 63:
+            raise ValueError(f"bytes is {bytes!r}; it must be a number in 0..{(1 << 63) - 1}")
         return Facts(**_capi.call("goccl_program_verify", self._checked().handle, bytes))
 
     def simulate(
@@ -446,11 +448,6 @@ class Checked:
     def text(self) -> str:
         """Returns its text as goccl_program_text() writes it."""
         return _capi.text("goccl_program_text", self.handle)
-
-
-def _check_least(what: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"{what} is {value}; it must be {least} or more")
 
 
 def _check_order(order: str) -> None:

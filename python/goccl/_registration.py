@@ -10,7 +10,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from goccl import _capi, _log, _side_step, _stand_in
+from goccl import _log, _side_step, _stand_in
 from goccl._stay_out import stay_out
 
 if TYPE_CHECKING:
@@ -143,7 +143,6 @@ def _ready(group: Any, options: Any) -> tuple[ModuleType, Any]:
     if asked:
         own.interface = _stand_in.interface_of(own)
     _side_step.check(own, getattr(group, "enable_reconfigure", False))
-    _capi.library()
     _log.attach(native)
     if asked:
         _stand_in.tell_of(group)

@@ -352,13 +352,13 @@ def library() -> ctypes.CDLL:
     try:
         loaded = ctypes.CDLL(str(LIBRARY))
     except OSError as error:
-        raise errors.Error(f"goccl: cannot load {LIBRARY}: {error}. {_remedy(error)}") from error
+        raise errors.Error(f"cannot load {LIBRARY}: {error}. {_remedy(error)}") from error
     for name, kinds in _FUNCTIONS.items():
         try:
             function = getattr(loaded, name)
         except AttributeError as error:
             raise errors.Error(
-                f"goccl: {LIBRARY} has no function {name}: it is of another version. {_REINSTALL}"
+                f"{LIBRARY} has no function {name}: it is of another version. {_REINSTALL}"
             ) from error
         function.argtypes = tuple(_KINDS[kind] for kind in kinds)
         function.restype = ctypes.c_char_p if name in _TEXTS else ctypes.c_int
@@ -380,7 +380,7 @@ def _try_address_space() -> None:
         space = mmap.mmap(-1, _ADDRESS_SPACE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0)
     except OSError as error:
         raise errors.Error(
-            f"goccl: the library needs {_ADDRESS_SPACE >> 20} MiB of address space, which this "
+            f"libgoccl.so.0 needs {_ADDRESS_SPACE >> 20} MiB of address space, which this "
             f"process may not have ({error.strerror}): raise its limit (ulimit -v)"
         ) from error
     space.close()
@@ -396,7 +396,7 @@ def _try_threads() -> None:
             started.append(thread)
     except RuntimeError as error:
         raise errors.Error(
-            f"goccl: the library needs {_THREADS} threads, and only {len(started)} more can be "
+            f"libgoccl.so.0 needs {_THREADS} threads, and only {len(started)} more can be "
             f"started ({error}): raise the limit on the user's processes (ulimit -u), on those of "
             "the container (pids.max of its cgroup), or on address space (ulimit -v)"
         ) from error

@@ -117,7 +117,8 @@ def main(args: argparse.Namespace) -> int:
         print(f"goccl simulate: --net: {args.net}: {error.strerror}", file=sys.stderr)
         return 1
     except (RuntimeError, ValueError) as error:
-        print(f"goccl {error}", file=sys.stderr)  # which begins with the function's name
+        problem = str(error).removeprefix("simulate: ")  # the function's name
+        print(f"goccl simulate: {problem}", file=sys.stderr)
         return 1
     if args.json:
         print(text)

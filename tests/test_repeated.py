@@ -15,7 +15,7 @@ from pathlib import Path
 import harness
 import numpy as np
 import pytest
-from goccl._capi import LIBRARY
+from goccl._capi import LIBRARY, Call
 from goccl._ranks.capi import DTYPES, Core
 from harness import AT_ONCE
 
@@ -29,14 +29,6 @@ class Failed(Exception):
     def __init__(self, result, text):
         super().__init__(text)
         self.result = result
-
-
-class Call(ctypes.Structure):
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("timeout_ms", ctypes.c_int64),
-        ("wait_soon", ctypes.c_int),
-    )
 
 
 class Comm:
@@ -249,8 +241,10 @@ def bad_buffers(rank):
             comm("allreduce", comm.comm, *pair, n, dtype, SUM, None, None, None)
     with pytest.raises(Failed, match="allowed are"):
         comm("allreduce", comm.comm, at(big), at(big), n, dtype + 256, SUM, None, None, None)
+    short = Call()
+    short.struct_size = 4
     with pytest.raises(Failed, match="struct_size"):
-        comm.all_reduce(big, big, call=ctypes.byref(Call(4, 0, 0)))
+        comm.all_reduce(big, big, call=ctypes.byref(short))
     ones(comm)
     comm("comm_destroy", comm.comm)
     with pytest.raises(Failed) as e:
@@ -264,7 +258,7 @@ def test_bad_buffers_after_good_ones(make_world):
 
 def mixed_with_others(rank):
     comm = Comm(rank)
-    soon = Call(ctypes.sizeof(Call), 0, 1)
+    soon = Call(wait_soon=1)
     for turn in range(50):
         ones(comm)
         # Started, and waited for later.

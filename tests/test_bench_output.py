@@ -13,6 +13,7 @@ import random
 import re
 import resource
 import signal
+import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -397,6 +398,21 @@ def test_json_goes_into_a_pipe() -> None:
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def test_json_goes_where_the_rest_is_printed(tmp_path: Path) -> None:
+    """The shell opens the file: replacing it would lose what has been and what will be printed."""
+    program = (
+        "import pathlib\n"
+        "from goccl._command import write_anew\n"
+        "print('before')\n"
+        "write_anew(pathlib.Path('/dev/stdout'), 'text\\n')\n"
+        "print('after')\n"
+    )
+    path = tmp_path / "file"
+    with path.open("w") as file:
+        subprocess.run([sys.executable, "-c", program], stdout=file, check=True)
+    assert path.read_text() == "before\ntext\nafter\n"
 
 
 def test_full_disk_leaves_the_last_whole_file(tmp_path: Path) -> None:

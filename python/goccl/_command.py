@@ -43,7 +43,7 @@ def write_anew(path: Path, text: str) -> None:
     """Replaces a file whole, so that nobody finds half of it, also after SIGKILL.
 
     A link goes on to point to the file, which keeps its mode. A device or a pipe is written as it
-    is.
+    is, and what this process prints into is printed into.
 
     Args:
         path: of the file. It is made where it is not there.
@@ -52,6 +52,9 @@ def write_anew(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written. A file is as it was.
     """
+    if own := _own_stream(path):
+        print(text, end="", file=own, flush=True)
+        return
     new = draft(path)
     if new is None:
         path.write_text(text, encoding="utf-8")
@@ -71,13 +74,23 @@ def write_anew(path: Path, text: str) -> None:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether a path is of a device or a pipe. That of a pipe may be a link that names no file."""
-    return path.exists() and not path.is_file()
+    """Whether a path is of a device, a pipe, or a file that this process prints into. That of a
+    pipe may be a link that names no file."""
+    return path.exists() and (not path.is_file() or _own_stream(path) is not None)
+
+
+def _own_stream(path: Path) -> TextIO | None:
+    """The one of stdout and stderr that goes where a path leads, as /dev/stdout does."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # it may be closed, or of a test
+            if os.path.samestat(os.fstat(stream.fileno()), path.stat()):
+                return stream
+    return None
 
 
 def draft(path: Path) -> Path | None:
-    """Where write_anew() writes what is to become a file; None for a device or a pipe. Each process
-    has one of its own: two that write a file at once would replace it by an empty one."""
+    """Where write_anew() writes what is to become a file; None for a stream. Each process has
+    one of its own: two that write a file at once would replace it by an empty one."""
     if is_stream(path):
         return None
     path = path.resolve()

@@ -245,7 +245,9 @@ def _rank_main(
     whole_exit: bool,
 ) -> None:
     os.setpgid(0, 0)
-    if not whole_exit:
+    if whole_exit:
+        gc.unfreeze()  # or the cycles of what the server has loaded outlive the interpreter
+    else:
         _end_before_torch()
     os.environ.update(env)
     log = os.open(f"{directory}/rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -114,6 +114,20 @@ def test_other_lines_of_a_file_stay(tmp_path):
     assert sorted(tmp_path.iterdir()) == [link, file]
 
 
+def test_settings_go_where_the_rest_is_printed(tmp_path):
+    """The shell opens the file: what has been printed into it is no setting."""
+    program = (
+        "import pathlib\n"
+        "from goccl._tune import write_settings\n"
+        "print('before', flush=True)\n"
+        "write_settings(pathlib.Path('/dev/stdout'), {'GOCCL_LINKS': 'x'})\n"
+    )
+    path = tmp_path / "file"
+    with path.open("w") as file:
+        subprocess.run([sys.executable, "-c", program], stdout=file, check=True)
+    assert path.read_text() == "before\nGOCCL_LINKS=x\n"
+
+
 @pytest.mark.parametrize("path", ["", "no/file"])
 def test_refuses_what_is_no_file(tmp_path, path):
     refused = command("tune", "--output", str(tmp_path / path))

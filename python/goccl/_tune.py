@@ -17,6 +17,7 @@ from goccl._command import (
     Progress,
     add_examples,
     draft,
+    is_stream,
     missing,
     output_file,
     unwritable,
@@ -305,7 +306,8 @@ def _unusable(path: Path | None) -> str:
 
 def _text(path: Path) -> str:
     # Without the mark of UTF-8 that some editors write, which would hide the first name.
-    return path.read_text(encoding="utf-8-sig") if path.is_file() else ""
+    there = path.is_file() and not is_stream(path)
+    return path.read_text(encoding="utf-8-sig") if there else ""
 
 
 def write_settings(path: Path, settings: Mapping[str, str]) -> None:

@@ -6,6 +6,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 )
@@ -38,7 +39,7 @@ func TestEachLongWaitIsAnnounced(t *testing.T) {
 	root, waiter := w.comms[0], w.comms[1]
 	// announced runs the waiter until it has announced another wait than one.
 	announced := func(before time.Duration) (wait time.Duration) {
-		until(t, "a wait is announced", func() bool {
+		polltest.Until(t, "a wait is announced", func() bool {
 			runHeldQueue(waiter, works[1], time.Millisecond)
 			wait = *private[time.Duration](waiter, "runner.announced")
 			return wait != before
@@ -47,7 +48,7 @@ func TestEachLongWaitIsAnnounced(t *testing.T) {
 	}
 	start(1)
 	first := announced(0)
-	until(t, "the root hears of the first wait", func() bool { return hasAnnounced(root, 1) })
+	polltest.Until(t, "the root hears of the first wait", func() bool { return hasAnnounced(root, 1) })
 	runHeldQueue(waiter, works[1], 200*time.Millisecond)
 	if *private[time.Duration](waiter, "runner.announced") != first {
 		t.Error("one wait is announced twice")

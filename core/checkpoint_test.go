@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/core/plan"
 )
 
@@ -191,7 +192,7 @@ func TestDestroyInCheckPoint(t *testing.T) {
 	w := newWorld(t, "shm", 2, time.Minute)
 	done := make(chan error)
 	go func() { done <- w.comms[0].CheckPoint(context.Background(), nil, nil, 1) }()
-	until(t, "it has begun", func() bool { return w.comms[0].Sequence() > 0 })
+	polltest.Until(t, "it has begun", func() bool { return w.comms[0].Sequence() > 0 })
 	w.comms[0].Destroy()
 	if err := <-done; !errors.Is(err, ErrAborted) {
 		t.Error(err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/agreement"
+	"github.com/goccl/goccl/core/internal/polltest"
 )
 
 func soon(t testing.TB) context.Context {
@@ -147,7 +148,7 @@ func TestDestroyEndsAgreements(t *testing.T) {
 			w.comms[0].Revoke("it is tried") // Recover meets the others first where nothing has failed
 			ended := make(chan error, 1)
 			go func() { ended <- call(w.comms[0]) }()
-			until(t, "the call waits for others", func() bool { return decides(w.comms[0]) })
+			polltest.Until(t, "the call waits for others", func() bool { return decides(w.comms[0]) })
 			w.comms[0].Destroy()
 			select {
 			case err := <-ended:
@@ -260,10 +261,10 @@ func TestLeastSize(t *testing.T) {
 func checkSettled(t *testing.T, w *world) {
 	t.Helper()
 	for rank, c := range w.comms {
-		until(t, "no epoch lingers", func() bool {
+		polltest.Until(t, "no epoch lingers", func() bool {
 			return !lingers(w.runtimes[rank])
 		})
-		until(t, "the epoch is settled", func() bool {
+		polltest.Until(t, "the epoch is settled", func() bool {
 			return isStable(c)
 		})
 	}
@@ -290,7 +291,7 @@ func TestEndsBeforeTheNextEpoch(t *testing.T) {
 	w.each(func(rank int) error {
 		if rank == 1 {
 			_, err := now(w.comms[1]).Decide(soon(t), agreement.Proposal{Operation: "recover"}, nil)
-			until(t, "the others have begun", func() bool {
+			polltest.Until(t, "the others have begun", func() bool {
 				return w.comms[0].Epoch() == 1 && w.comms[2].Epoch() == 1
 			})
 			w.runtimes[1].Close()

@@ -12,6 +12,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/core/plan"
 )
 
@@ -204,7 +205,7 @@ func TestFeedThatStays(t *testing.T) {
 					defer release()
 					op.Feed = feed
 				} else {
-					until(t, "the feed is asked", func() bool { return asked.Load() > 0 })
+					polltest.Until(t, "the feed is asked", func() bool { return asked.Load() > 0 })
 				}
 				if want == ErrTimeout && strings.HasPrefix(how, "its") == (rank == 0) {
 					options.Timeout = 2 * time.Second
@@ -341,7 +342,7 @@ func feedCompletes(t *testing.T, transport string, inPlace bool) {
 	for _, f := range feeds {
 		f.produce(1 << 19)
 	}
-	until(t, "some of the result is there", func() bool {
+	polltest.Until(t, "some of the result is there", func() bool {
 		return feeds[0].final[0].Load()+feeds[1].final[0].Load()+feeds[3].final[0].Load() > 0
 	})
 	w.endFor(0, 2)

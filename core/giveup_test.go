@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/core/plan"
 )
 
@@ -38,7 +39,7 @@ func TestDestroyEndsWhatWaits(t *testing.T) {
 			c := w.comms[0]
 			done := make(chan error, 1)
 			go func() { done <- call(c) }()
-			until(t, "the call waits for others", func() bool {
+			polltest.Until(t, "the call waits for others", func() bool {
 				return decides(c) || !queueOf(c).Empty()
 			})
 			destroyed := make(chan struct{})
@@ -80,9 +81,9 @@ func TestEndOfRecovery(t *testing.T) {
 				_, err := c.Start(CallOptions{}, op)
 				done <- err
 			}()
-			until(t, "the call waits for the recovery",
+			polltest.Until(t, "the call waits for the recovery",
 				func() bool { return anyBlockedIn("(*Comm).awaitNext(") })
-			until(t, "the recovery waits for others", func() bool { return decides(c) })
+			polltest.Until(t, "the recovery waits for others", func() bool { return decides(c) })
 			end(c)
 			select {
 			case err := <-done:

@@ -14,6 +14,7 @@ import (
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/agreement"
 	"github.com/goccl/goccl/core/internal/logtest"
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/core/join"
 	"github.com/goccl/goccl/core/meeting"
 	"github.com/goccl/goccl/core/plan"
@@ -81,7 +82,7 @@ func TestJoin(t *testing.T) {
 				checkMembers(t, w)
 
 				joined = w.joining(config, w.handles()[size:])
-				until(t, "a process waits", w.someWait)
+				polltest.Until(t, "a process waits", w.someWait)
 				w.each(func(rank int) error { return w.comms[rank].Recover(soon(t)) })
 				w = joined()
 				checkMembers(t, w)
@@ -151,7 +152,7 @@ func TestJoinRefused(t *testing.T) {
 		}
 		r.Close()
 	}
-	until(t, "nobody waits", func() bool { return !w.someWait() })
+	polltest.Until(t, "nobody waits", func() bool { return !w.someWait() })
 	w.each(func(rank int) error { return w.comms[rank].Recover(soon(t)) })
 	checkMembers(t, w)
 }
@@ -163,7 +164,7 @@ func TestJoinAnother(t *testing.T) {
 	everything(t, w)
 	left := w.of(1, 2)
 	joined := left.joining(config, w.handles())
-	until(t, "a process waits", w.someWait)
+	polltest.Until(t, "a process waits", w.someWait)
 	w.end(0)
 	w.runtimes[0].Close()
 	left.each(func(rank int) error { return left.comms[rank].Grow(soon(t), 1) })
@@ -263,7 +264,7 @@ func TestJoinStalls(t *testing.T) {
 	for range 3 {
 		replies = append(replies, asks(t, config, w.handles()[1], func(*address.Address) {}))
 	}
-	until(t, "they wait", func() bool { return w.comms[1].Joining() == len(replies) })
+	polltest.Until(t, "they wait", func() bool { return w.comms[1].Joining() == len(replies) })
 	w.each(func(rank int) error {
 		ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
 		defer cancel()
@@ -305,9 +306,9 @@ func TestJoinHarmsNobody(t *testing.T) {
 				_, err := r.Join(ctx, config, member)
 				ended <- err
 			}()
-			until(t, "both wait", func() bool { return w.comms[1].Joining() == 2 })
+			polltest.Until(t, "both wait", func() bool { return w.comms[1].Joining() == 2 })
 			return func() {
-				until(t, "it has come, too", func() bool {
+				polltest.Until(t, "it has come, too", func() bool {
 					r.mu.Lock()
 					defer r.mu.Unlock()
 					for c := range r.comms {
@@ -330,7 +331,7 @@ func TestJoinHarmsNobody(t *testing.T) {
 			config := joinConfigOf("tcp")
 			w := newWorldOf(t, "tcp", 2, config)
 			asks(t, config, w.handles()[1], func(*address.Address) {}) // and stalls
-			until(t, "one waits", w.someWait)
+			polltest.Until(t, "one waits", w.someWait)
 			meanwhile := c.harms(t, w, config)
 			ended := make(chan []error, 1)
 			begun := time.Now()
@@ -342,7 +343,7 @@ func TestJoinHarmsNobody(t *testing.T) {
 					return w.comms[rank].Recover(ctx)
 				})
 			}()
-			until(t, "they meet", func() bool { return w.comms[0].Epoch()*w.comms[1].Epoch() == 1 })
+			polltest.Until(t, "they meet", func() bool { return w.comms[0].Epoch()*w.comms[1].Epoch() == 1 })
 			meanwhile()
 			errs, over := <-ended
 			if !over {
@@ -394,7 +395,7 @@ func letIn(t *testing.T) (w *world, r *Runtime, ended <-chan error) {
 		_, err := r.Join(soon(t), config, member)
 		over <- err
 	}()
-	until(t, "it waits", w.someWait)
+	polltest.Until(t, "it waits", w.someWait)
 	c := w.comms[0]
 	c.changing.Lock()
 	t.Cleanup(c.changing.Unlock)
@@ -416,7 +417,7 @@ func TestJoinMeetsTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	settled := false
-	until(t, "it has met the member", func() (met bool) {
+	polltest.Until(t, "it has met the member", func() (met bool) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for n := range r.comms {
@@ -439,7 +440,7 @@ func TestJoinMeetsTwice(t *testing.T) {
 func TestJoinOfTheDead(t *testing.T) {
 	w, r, ended := letIn(t)
 	c := w.comms[0]
-	until(t, "it has been let in", func() (in bool) {
+	polltest.Until(t, "it has been let in", func() (in bool) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for n := range r.comms {

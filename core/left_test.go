@@ -10,6 +10,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 )
@@ -405,7 +406,7 @@ func TestBarrierMissesARankThatItDoesNotHearFrom(t *testing.T) {
 					t.Fatal(err)
 				}
 				if !before {
-					until(t, "rank 4 knows what rank 0 waits in", func() bool {
+					polltest.Until(t, "rank 4 knows what rank 0 waits in", func() bool {
 						return hasAnnounced(w.comms[4], 0)
 					})
 					w.endFor(4, 3)

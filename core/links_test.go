@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/goccl/goccl/core/internal/polltest"
 )
 
 // Waits without patience, again and again, read what they ask for.
@@ -64,7 +66,7 @@ func TestStartHasTheProgressGoroutineYield(t *testing.T) {
 		leaves := false
 		late := time.Now().Add(20 * time.Second)
 		for !leaves && time.Now().Before(late) { // it may be back before this looks
-			until(t, "the progress goroutine reads", func() bool { return len(p.Token()) > 0 })
+			polltest.Until(t, "the progress goroutine reads", func() bool { return len(p.Token()) > 0 })
 			work, err := w.comms[1].Start(CallOptions{WaitSoon: true}, recvOp(data, 0, 0))
 			if err != nil {
 				return err

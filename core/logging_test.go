@@ -18,6 +18,7 @@ import (
 
 	"github.com/goccl/goccl/core/epoch"
 	"github.com/goccl/goccl/core/internal/logtest"
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
@@ -289,7 +290,7 @@ func TestFastPathIsTraced(t *testing.T) {
 		})
 	}
 	inC(2)
-	until(t, "they are logged", func() bool { return len(said()) == 2 })
+	polltest.Until(t, "they are logged", func() bool { return len(said()) == 2 })
 	inC(1)
 	if err := run(c, op); err != nil {
 		t.Fatal(err)

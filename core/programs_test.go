@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/goccl/goccl/core/call"
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/program"
 	"github.com/goccl/goccl/core/program/formats"
@@ -429,7 +430,7 @@ func TestProgramsInOrder(t *testing.T) {
 		registered := make(chan error, 1)
 		c := w.comms[rank]
 		go func() { registered <- c.RegisterProgram(context.Background(), p, 0, 0) }()
-		until(t, "the registration has its place in the order", func() bool {
+		polltest.Until(t, "the registration has its place in the order", func() bool {
 			return c.Sequence() > before
 		})
 		err := run(c, inPlace(buffer(t, 5)))
@@ -675,7 +676,7 @@ func TestRegistrationFails(t *testing.T) {
 					go func() {
 						err := errors.New("it was not started")
 						defer func() { behind <- err }() // also where the wait is over
-						until(t, "the registration has its place, or the group has failed", func() bool {
+						polltest.Until(t, "the registration has its place, or the group has failed", func() bool {
 							return comm.Sequence() > before || comm.Err() != nil
 						})
 						err = run(comm, inPlace(buffer(t, 5)))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/internal/logtest"
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/core/judge"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/status"
@@ -62,7 +63,7 @@ func TestStatus(t *testing.T) {
 			w.comms[0].SideStep(plan.Reduce, "gloo")
 			w.comms[2].SideStep(plan.Reduce, "gloo")
 			comes := comesLate(t, w, 2)
-			until(t, "rank 2 is behind", func() bool {
+			polltest.Until(t, "rank 2 is behind", func() bool {
 				v := judged(t, w).Verdict
 				return v.Kind == judge.Behind && len(v.Ranks) == 1 && v.Ranks[0] == 2
 			})
@@ -119,7 +120,7 @@ func TestStatusOfOtherHosts(t *testing.T) {
 		t.Errorf("before there are links: %v", all)
 	}
 	source := status.Source{Trace: w.comms[0].shared.FastPath.Trace(), Peers: w.comms[0].shared.Peers}
-	until(t, "all answer once they are connected", func() bool { // in time, on a busy host
+	polltest.Until(t, "all answer once they are connected", func() bool { // in time, on a busy host
 		others := status.Of([]status.Source{source}, status.All).Groups[0].Others
 		return len(others) == 3 && !slices.ContainsFunc(others, func(o status.Other) bool {
 			return !o.Answers || o.Call.Sequence != 0
@@ -128,7 +129,7 @@ func TestStatusOfOtherHosts(t *testing.T) {
 	everything(t, w)
 	allAnswer := func(ranks ...int) {
 		t.Helper()
-		until(t, "all answer", func() bool {
+		polltest.Until(t, "all answer", func() bool {
 			return slices.Equal(states(ranks...), []string{"answers", "answers", "answers", "answers"})
 		})
 	}
@@ -136,11 +137,11 @@ func TestStatusOfOtherHosts(t *testing.T) {
 	allAnswer(2, 3)
 
 	comes := comesLate(t, w, 2)
-	until(t, "rank 2 is behind", func() bool {
+	polltest.Until(t, "rank 2 is behind", func() bool {
 		v := judged(t, w, 1).Verdict
 		return v.Kind == judge.Behind && slices.Equal(v.Ranks, []int{2})
 	})
-	until(t, "rank 0 is told the same as the ranks tell", func() bool {
+	polltest.Until(t, "rank 0 is told the same as the ranks tell", func() bool {
 		j, own := judged(t, w, 0), judged(t, w)
 		for rank, m := range j.Members {
 			o := own.Members[rank]
@@ -167,7 +168,7 @@ func TestStatusOfSends(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, "a receive is alone", func() bool {
+	polltest.Until(t, "a receive is alone", func() bool {
 		v := judged(t, w, 1, 2).Verdict
 		return v.Kind == judge.Alone && slices.Equal(v.Ranks, []int{1}) && strings.HasSuffix(v.Text,
 			" in recv from rank 0, tag 7, 4000 bytes: rank 0 has called no send for it")
@@ -178,7 +179,7 @@ func TestStatusOfSends(t *testing.T) {
 	if _, err := receive.Wait(-1); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "all is well", func() bool {
+	polltest.Until(t, "all is well", func() bool {
 		j := judged(t, w, 1, 2)
 		return j.Verdict.Kind == judge.Well && j.Members[1].UnderWay == 0
 	})
@@ -198,7 +199,7 @@ func TestStatusOfFaultyPeers(t *testing.T) {
 	if n := runtime.NumGoroutine(); n > before+100 {
 		t.Errorf("%d goroutines more wait", n-before)
 	}
-	until(t, "all answer", func() bool {
+	polltest.Until(t, "all answer", func() bool {
 		return !slices.ContainsFunc(judged(t, w, 0).Members, func(m status.Member) bool {
 			return m.State != "answers"
 		})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/internal/logtest"
+	"github.com/goccl/goccl/core/internal/polltest"
 )
 
 // publishes has all ranks publish in a store.
@@ -54,8 +55,8 @@ func TestJoinByStore(t *testing.T) {
 				w = w.of(without(0, len(w.comms))...)
 				joined = w.joining(config, nil) // by the name of one that has ended
 				w.each(func(rank int) error { return w.comms[rank].Recover(soon(t)) })
-				until(t, "the lowest rank is named", w.names(store, 0))
-				until(t, "a process waits, or is in", func() bool {
+				polltest.Until(t, "the lowest rank is named", w.names(store, 0))
+				polltest.Until(t, "a process waits, or is in", func() bool {
 					return w.someWait() || w.comms[0].Size() > len(w.comms)
 				})
 				if w.someWait() {
@@ -77,7 +78,7 @@ func TestJoinPassesOverAStoppedMember(t *testing.T) {
 	w := newWorldOf(t, "tcp", 2, joinConfigOf("tcp"))
 	stopped.publishes(store)
 	joined := w.joining(storeConfigOf(store), nil)
-	until(t, "a process waits", stopped.someWait)
+	polltest.Until(t, "a process waits", stopped.someWait)
 	w.publishes(store)
 	w.each(func(rank int) error { return w.comms[rank].Grow(soon(t), 1) })
 	checkMembers(t, joined())
@@ -92,7 +93,7 @@ func TestJoinPassesOverAnExcludedMember(t *testing.T) {
 	w.publishes(store)
 	config = storeConfigOf(store)
 	config.MinSize, config.Timeout = 3, 3*time.Second
-	until(t, "the lowest rank is named", w.names(store, 0))
+	polltest.Until(t, "the lowest rank is named", w.names(store, 0))
 	r := NewRuntime(RuntimeConfig{Logger: logtest.Warnings(t)})
 	t.Cleanup(r.Close)
 	w.end(1)
@@ -121,7 +122,7 @@ func TestJoinWhereTooFewAreLeft(t *testing.T) {
 			}
 			w := newWorldOf(t, "tcp", 3, config)
 			w.publishes(store)
-			until(t, "the lowest rank is named", w.names(store, 0))
+			polltest.Until(t, "the lowest rank is named", w.names(store, 0))
 			w.end(0)
 			w = w.of(1, 2)
 			named := w.names(store, 0)
@@ -143,11 +144,11 @@ func TestJoinByStoreWrittenOver(t *testing.T) {
 	w := newWorldOf(t, "tcp", 2, joinConfigOf("tcp"))
 	w.publishes(store)
 	named := w.names(store, 0)
-	until(t, "the lowest rank is named", named)
+	polltest.Until(t, "the lowest rank is named", named)
 	_ = store.Set(bootstrap.MembersKey("test"), []byte(changed(w.handles()[1])))
 	joined := w.joining(storeConfigOf(store), nil)
 	w.comms[0].acceptor.Changed() // as after a while
-	until(t, "the lowest rank is named again", named)
+	polltest.Until(t, "the lowest rank is named again", named)
 	w.each(func(rank int) error { return w.comms[rank].Grow(soon(t), 1) })
 	checkMembers(t, joined())
 }
@@ -271,7 +272,7 @@ func TestPublish(t *testing.T) {
 		if err := c.Publish(s); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "the handle is there", w.names(s, 0))
+		polltest.Until(t, "the handle is there", w.names(s, 0))
 	}
 	if first.times != 1 || second.times != 0 {
 		t.Errorf("closed %d and %d times", first.times, second.times)

@@ -13,6 +13,7 @@ import (
 	"github.com/goccl/goccl/core/agreement"
 	"github.com/goccl/goccl/core/epoch"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
 	"github.com/goccl/goccl/core/work"
@@ -231,7 +232,7 @@ func TestStartIsHeldUp(t *testing.T) {
 	w.failFor(0, 2)
 	left.each(func(rank int) error {
 		if rank == 0 {
-			until(t, "the part has ended", queue.Empty)
+			polltest.Until(t, "the part has ended", queue.Empty)
 			begun := func() bool { return e.Decisions().Waits() }
 			for late := time.Now().Add(50 * time.Millisecond); time.Now().Before(late); {
 				if begun() {
@@ -290,7 +291,7 @@ func TestStartWaitsForRecovery(t *testing.T) {
 				c.shared.Suspended.Begin(func(error) {})
 				done := make(chan error, 1)
 				go func() { done <- call(c) }()
-				until(t, "the call waits", func() bool { return anyBlockedIn("(*Comm).awaitNext(") })
+				polltest.Until(t, "the call waits", func() bool { return anyBlockedIn("(*Comm).awaitNext(") })
 				c.changing.Lock()
 				defer c.changing.Unlock()
 				if cause != nil {
@@ -298,7 +299,7 @@ func TestStartWaitsForRecovery(t *testing.T) {
 				}
 				now(c).EndRecovery(true)
 				if name == "split" && cause == nil {
-					until(t, "it waits for the other rank", func() bool { return !queueOf(c).Empty() })
+					polltest.Until(t, "it waits for the other rank", func() bool { return !queueOf(c).Empty() })
 					now(c).Fail(now(c).Members.Errorf(fault.ErrAborted, "test"), false)
 					cause = fault.ErrAborted
 				}
@@ -384,7 +385,9 @@ func secondDeath(t *testing.T, kind string, has []int, victim, steps int) {
 	ids := slices.DeleteFunc([]int{0, 1, 2, 3}, func(rank int) bool { return rank == victim })
 	left := w.of(ids...)
 	for _, rank := range ids {
-		until(t, "a survivor is in the next epoch", func() bool { return w.comms[rank].Epoch() > 0 })
+		polltest.Until(t, "a survivor is in the next epoch", func() bool {
+			return w.comms[rank].Epoch() > 0
+		})
 	}
 	w.failFor(0, victim)
 	all := [][]int32{}
@@ -445,7 +448,7 @@ func TestDeathBeforeRerun(t *testing.T) {
 		}
 		walk(2) // it meets the others, which have the rest before them
 		c := w.comms[0]
-		until(t, "another rank runs the collectives again", func() bool {
+		polltest.Until(t, "another rank runs the collectives again", func() bool {
 			return now(w.comms[1]).Number() == now(c).Number() && !queueOf(w.comms[1]).Empty()
 		})
 		w.failFor(1, 2)
@@ -529,7 +532,7 @@ func TestCompletesWithoutNewcomers(t *testing.T) {
 	everything(t, w)
 	left := w.of(1, 2)
 	joined := left.joining(config, left.handles())
-	until(t, "a process waits", left.someWait)
+	polltest.Until(t, "a process waits", left.someWait)
 	w.beside.Go(func() { w.endFor(1, 0) })
 	left.each(func(rank int) error {
 		op, out := sumOf(t, rank+1, 1000, true)

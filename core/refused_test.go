@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/trace"
@@ -128,7 +129,7 @@ func refusedSome(t *testing.T, tr string, size int, good func(testing.TB) Operat
 		switch when {
 		case "first":
 			<-refused
-			until(t, "the refusal is known",
+			polltest.Until(t, "the refusal is known",
 				func() bool { return w.announced(rank, refusing[0], uint64(sequence)) || c.Err() != nil })
 		case "last":
 			work, err := c.Start(CallOptions{}, good(t))
@@ -203,7 +204,7 @@ func TestRefusedOnceTooOften(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				until(t, "all is told", func() bool { return w.announced(1, 0, uint64(n+1)) })
+				polltest.Until(t, "all is told", func() bool { return w.announced(1, 0, uint64(n+1)) })
 				for range n {
 					if err := refuse(w.comms[1], badRoot(t)); err != nil {
 						t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/goccl/goccl/core/epoch"
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/core/membership"
 	"github.com/goccl/goccl/core/order"
 	"github.com/goccl/goccl/core/p2p"
@@ -164,7 +165,7 @@ func runHeldQueue(c *Comm, w *Work, d time.Duration) int {
 // sent to all others.
 func sendsItsPart(t testing.TB, c *Comm, w *Work) {
 	t.Helper()
-	until(t, "a rank has sent its part", func() bool {
+	polltest.Until(t, "a rank has sent its part", func() bool {
 		return runHeldQueue(c, w, time.Millisecond) >= c.Size()-1
 	})
 }
@@ -172,7 +173,7 @@ func sendsItsPart(t testing.TB, c *Comm, w *Work) {
 // comesToPart runs a queue that is held until its work is in a part.
 func comesToPart(t testing.TB, c *Comm, w *Work, part int) {
 	t.Helper()
-	until(t, fmt.Sprintf("a rank is in part %d", part), func() bool {
+	polltest.Until(t, fmt.Sprintf("a rank is in part %d", part), func() bool {
 		runHeldQueue(c, w, time.Millisecond)
 		return *private[int](c, "runner.part") == part
 	})
@@ -229,16 +230,6 @@ func advertised(w *world) (given, taken []int64) {
 	return given, taken
 }
 
-// until waits until a condition holds.
-func until(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(100 * time.Microsecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-	}
-}
-
 // orderOf tells what a rank knows of the order of collectives: see order.Order.String.
 func orderOf(c *Comm) string {
 	lockOf(c).Lock()
@@ -256,7 +247,7 @@ func (w *world) announced(rank, peer int, sequence uint64) bool {
 func (w *world) forgotten() {
 	w.t.Helper()
 	for rank, c := range w.comms {
-		until(w.t, fmt.Sprintf("rank %d has told all and keeps nothing", rank), func() bool {
+		polltest.Until(w.t, fmt.Sprintf("rank %d has told all and keeps nothing", rank), func() bool {
 			lockOf(c).Lock()
 			defer lockOf(c).Unlock()
 			calls := private[order.Order](c, "order")
@@ -314,9 +305,8 @@ func goneSince(c *Comm, sequence uint64) {
 // awaitLeft waits until a rank knows that a peer has left.
 func awaitLeft(t *testing.T, c *Comm, peer int) {
 	t.Helper()
-	until(t, fmt.Sprintf("rank %d hears that rank %d has left", now(c).Rank, peer), func() bool {
-		return keeps(c, fmt.Sprintf("%d is gone", peer))
-	})
+	what := fmt.Sprintf("rank %d hears that rank %d has left", now(c).Rank, peer)
+	polltest.Until(t, what, func() bool { return keeps(c, fmt.Sprintf("%d is gone", peer)) })
 }
 
 // keeps reports whether a rank's sends and receives are in a state: see p2p.Engine.String.
@@ -334,7 +324,7 @@ func linksOf(c *Comm) *transport.Poller { return now(c).Endpoint().Poller() }
 func hold(t *testing.T, c *Comm) (letGo func()) {
 	t.Helper()
 	links := linksOf(c)
-	until(t, "the poller's token", func() bool {
+	polltest.Until(t, "the poller's token", func() bool {
 		links.YieldProgress()
 		return links.Take()
 	})
@@ -364,10 +354,10 @@ func sendUnread(t *testing.T, w *world, from, into []int32, state string) (sent,
 	if sent, err = sender.Start(CallOptions{}, sendOp(from, 1, 0)); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the RTS", func() bool { return keeps(receiver, "receives 1 of 0: accepted") })
+	polltest.Until(t, "the RTS", func() bool { return keeps(receiver, "receives 1 of 0: accepted") })
 	read = hold(t, receiver)
 	letGo()
-	until(t, state, func() bool { return keeps(sender, state) })
+	polltest.Until(t, state, func() bool { return keeps(sender, state) })
 	return sent, received, read
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/collective"
 	"github.com/goccl/goccl/core/exec"
+	"github.com/goccl/goccl/core/internal/polltest"
 )
 
 // treeSize is of worlds whose trees have several levels.
@@ -216,7 +217,7 @@ func TestDeathAtEachLevel(t *testing.T) {
 								begin(rank)
 							}
 						}
-						until(t, "the victim waits for its twin", func() bool {
+						polltest.Until(t, "the victim waits for its twin", func() bool {
 							runHeldQueue(h.comms[victim], works[victim], time.Millisecond)
 							return h.sentBy(victim)-before == level+1
 						})

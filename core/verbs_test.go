@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/goccl/goccl/core/internal/logtest"
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/reduce"
@@ -302,7 +303,7 @@ func TestAdvertisedByARankThatLeft(t *testing.T) {
 	if done, err := other.Wait(20 * time.Second); !done || err != nil {
 		t.Errorf("what another sends: %v, %v", done, err)
 	}
-	until(t, "the end of what was advertised", func() bool {
+	polltest.Until(t, "the end of what was advertised", func() bool {
 		arena, known := shareableOf(w.runtimes[0])
 		return !arena && known == 0
 	})

@@ -83,6 +83,7 @@ var packages = []packageRule{
 	{"address", "internal/untrusted internal/printable", true},
 	{"pending", "", false},
 	{"internal/logtest", "logs", false},
+	{"internal/polltest", "", false},
 	{"internal/scripts", "", false},
 	{"internal/schematest", "", false},
 	{"logs", "internal/printable", false},

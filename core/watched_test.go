@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/config"
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/core/plan"
 )
 
@@ -34,7 +35,7 @@ func TestFailuresAreCounted(t *testing.T) {
 			renew()
 			check("after a good end", 0, 0)
 			w.comms[0].Abort("to be counted")
-			until(t, "rank 1 has failed", func() bool { return w.comms[1].Err() != nil })
+			polltest.Until(t, "rank 1 has failed", func() bool { return w.comms[1].Err() != nil })
 			check("after a failure", 1, 0)
 			renew()
 			check("after a recovery", 1, 1)
@@ -90,7 +91,7 @@ func TestMetricsAreTold(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		until(t, "there is a file", func() bool {
+		polltest.Until(t, "there is a file", func() bool {
 			b, err := os.ReadFile(path)
 			return err == nil && strings.HasSuffix(string(b), "# EOF\n")
 		})

@@ -18,6 +18,7 @@ import (
 	"github.com/goccl/goccl/core/config"
 	"github.com/goccl/goccl/core/fault"
 	"github.com/goccl/goccl/core/internal/logtest"
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/rdma/fake"
 )
@@ -50,8 +51,7 @@ func getenv(name string) string {
 	return value
 }
 
-// patience is how long tests wait for what must come, on however busy a machine.
-const patience = time.Minute
+const patience = polltest.Patience
 
 type world struct {
 	t        testing.TB

@@ -2,7 +2,8 @@ package channel
 
 import (
 	"testing"
-	"time"
+
+	"github.com/goccl/goccl/core/internal/polltest"
 )
 
 // What has been got over a link is not written to a destination whose channel is closed, be a piece
@@ -49,17 +50,11 @@ func TestCloseAmidGet(t *testing.T) {
 // awaitClosed waits until a channel is closed by its user.
 func awaitClosed(t *testing.T, c *Channel) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	polltest.Until(t, "it is closed", func() bool {
 		c.e.mu.Lock()
-		closed := c.closed
-		c.e.mu.Unlock()
-		if closed {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal("it is never closed")
-		}
-	}
+		defer c.e.mu.Unlock()
+		return c.closed
+	})
 }
 
 // What a channel that is closed has asked for counts until the peer has answered, which does not

@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/goccl/goccl/core/internal/polltest"
 )
 
 // A channel that one side wants to be a port channel is one on both.
@@ -41,17 +43,11 @@ func TestOnlyThePeerMaps(t *testing.T) {
 	}
 	took := make(chan error, 1)
 	go func() { took <- blind.Wait(context.Background(), 1, 0) }()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // until it waits
+	polltest.Until(t, "the peer waits", func() bool {
 		blind.e.mu.Lock()
-		waits := blind.changed.next != nil
-		blind.e.mu.Unlock()
-		if waits {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("the peer does not wait")
-		}
-	}
+		defer blind.e.mu.Unlock()
+		return blind.changed.next != nil
+	})
 	if err := sees.Signal(1); err != nil {
 		t.Fatal(err)
 	}

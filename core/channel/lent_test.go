@@ -3,11 +3,11 @@ package channel
 import (
 	"bytes"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/goccl/goccl/core/exec"
 	"github.com/goccl/goccl/core/fault"
+	"github.com/goccl/goccl/core/internal/polltest"
 )
 
 // lenders are two ranks joined by verbs, and a channel of the first.
@@ -161,15 +161,9 @@ func TestDeregisterAmidLongGet(t *testing.T) {
 // awaitFrame waits until a rank's link to rank 0 has something to be read.
 func awaitFrame(t *testing.T, r *rank) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	polltest.Until(t, "something is sent", func() bool {
 		r.w.mu.Lock()
-		there := len(r.w.links[way{r.number, 0}]) > 0
-		r.w.mu.Unlock()
-		if there {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal("nothing is sent")
-		}
-	}
+		defer r.w.mu.Unlock()
+		return len(r.w.links[way{r.number, 0}]) > 0
+	})
 }

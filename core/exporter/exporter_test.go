@@ -15,17 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/core/metrics"
 )
-
-func until(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for began := time.Now(); !holds(); time.Sleep(time.Millisecond) {
-		if time.Since(began) > time.Minute {
-			t.Fatalf("not %q", what)
-		}
-	}
-}
 
 func stats() metrics.Stats { return metrics.Stats{Rank: -1, Groups: 7} }
 
@@ -66,8 +58,8 @@ func TestFile(t *testing.T) {
 	}
 	f := Write(path, count, time.Millisecond, problems.add)
 	groups := fmt.Sprintf("goccl_groups{pid=\"%d\"} ", os.Getpid())
-	until(t, "it is written", func() bool { return reads(path, groups) })
-	until(t, "it is written again", func() bool {
+	polltest.Until(t, "it is written", func() bool { return reads(path, groups) })
+	polltest.Until(t, "it is written again", func() bool {
 		return reads(path, groups) && !reads(path, groups+"1\n")
 	})
 	f.Close(time.Minute)
@@ -82,7 +74,7 @@ func TestFileOfAnother(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "goccl.prom")
 	var problems told
 	f := Write(path, stats, time.Hour, problems.add)
-	until(t, "it is written", func() bool { return reads(path, "goccl_groups") })
+	polltest.Until(t, "it is written", func() bool { return reads(path, "goccl_groups") })
 	if err := os.WriteFile(path+".new", []byte("theirs"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -101,14 +93,14 @@ func TestFileWithoutFolder(t *testing.T) {
 	path := filepath.Join(folder, "goccl.prom")
 	var problems told
 	f := Write(path, stats, time.Millisecond, problems.add)
-	until(t, "it is told", func() bool {
+	polltest.Until(t, "it is told", func() bool {
 		return strings.Contains(problems.text(), "writing "+path+": no such file or directory")
 	})
 	if err := os.Mkdir(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "it is written", func() bool { return reads(path, "goccl_groups") })
-	until(t, "the folder is gone", func() bool { return os.RemoveAll(folder) == nil })
+	polltest.Until(t, "it is written", func() bool { return reads(path, "goccl_groups") })
+	polltest.Until(t, "the folder is gone", func() bool { return os.RemoveAll(folder) == nil })
 	f.Close(time.Minute)
 }
 
@@ -122,7 +114,7 @@ func TestFileIsNone(t *testing.T) {
 	for _, path := range []string{full, folder, "/dev/full"} {
 		var problems told
 		f := Write(path, stats, time.Hour, problems.add)
-		until(t, "it is told", func() bool {
+		polltest.Until(t, "it is told", func() bool {
 			return strings.Contains(problems.text(), "something that is no regular file")
 		})
 		f.Close(time.Minute)
@@ -248,7 +240,7 @@ func TestAttacks(t *testing.T) {
 	}
 	// The body of a request is never read to its end.
 	gives(t, s, line+"Content-Length: 10485760\r\n\r\n"+strings.Repeat("x", 10<<20))
-	until(t, "it answers after long ones", func() bool { return answers(s) })
+	polltest.Until(t, "it answers after long ones", func() bool { return answers(s) })
 
 	var slow []net.Conn
 	for range atOnce {
@@ -266,7 +258,7 @@ func TestAttacks(t *testing.T) {
 			t.Error("a slow request lasts")
 		}
 	}
-	until(t, "it answers after slow ones", func() bool { return answers(s) })
+	polltest.Until(t, "it answers after slow ones", func() bool { return answers(s) })
 
 	var many []net.Conn
 	for range 1000 {
@@ -277,7 +269,7 @@ func TestAttacks(t *testing.T) {
 	for _, c := range many {
 		c.Close()
 	}
-	until(t, "it answers after many", func() bool { return answers(s) })
+	polltest.Until(t, "it answers after many", func() bool { return answers(s) })
 }
 
 // shown is a configuration of a process, and what it logs.
@@ -316,7 +308,7 @@ func TestShown(t *testing.T) {
 	for range 3 {
 		s.Set(true, c)
 		s.Set(true, c)
-		until(t, "there is a file", func() bool { return reads(file, "goccl_groups") })
+		polltest.Until(t, "there is a file", func() bool { return reads(file, "goccl_groups") })
 		if !answers(s.server) || len(open) == 0 {
 			t.Errorf("it does not answer; %v", open)
 		}

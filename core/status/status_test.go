@@ -11,10 +11,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/core/judge"
 )
 
@@ -161,16 +161,7 @@ func TestLifeOf(t *testing.T) {
 			cmd.Process.Kill()
 			cmd.Wait()
 		}
-		until(t, want, func() bool { return LifeOf(cmd.Process.Pid) == want })
-	}
-}
-
-func until(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for began := time.Now(); !holds(); time.Sleep(time.Millisecond) {
-		if time.Since(began) > time.Minute {
-			t.Fatalf("not %q", what)
-		}
+		polltest.Until(t, want, func() bool { return LifeOf(cmd.Process.Pid) == want })
 	}
 }
 
@@ -215,7 +206,7 @@ func TestServe(t *testing.T) {
 	for _, c := range many {
 		c.Close()
 	}
-	until(t, "it answers again", func() bool {
+	polltest.Until(t, "it answers again", func() bool {
 		var p Process
 		return ask(name, askStatus, &p) == nil && p.Host == "here"
 	})

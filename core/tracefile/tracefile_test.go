@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/core/plan"
 	"github.com/goccl/goccl/core/trace"
 )
@@ -147,14 +147,10 @@ func TestFileThatCannotBeWritten(t *testing.T) {
 // grows waits until a file has a text.
 func grows(t *testing.T, path, text string) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if b, _ := os.ReadFile(path); strings.Contains(string(b), text) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s does not come", text)
-		}
-	}
+	polltest.Until(t, text, func() bool {
+		b, _ := os.ReadFile(path)
+		return strings.Contains(string(b), text)
+	})
 }
 
 // A file grows while calls are made.

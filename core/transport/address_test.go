@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/address"
+	"github.com/goccl/goccl/core/internal/polltest"
 )
 
 func TestIPv6(t *testing.T) {
@@ -157,7 +158,7 @@ func TestCongestionControl(t *testing.T) {
 	c, err := elsewhere.DialContext(within(t), "tcp", eps[0].Address().TCP[0])
 	ok(t, err)
 	defer c.Close()
-	until(t, "the system's choice from elsewhere", func() bool {
+	polltest.Until(t, "the system's choice from elsewhere", func() bool {
 		_, fd := here.seen()
 		return congestionOf(fd) == system
 	})

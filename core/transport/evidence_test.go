@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/address"
+	"github.com/goccl/goccl/core/internal/polltest"
 )
 
 // That a peer has closed the connection is no proof that it has ended: it may live.
@@ -90,7 +91,7 @@ func TestEvidenceOfAnotherHostInside(t *testing.T) {
 			ctx, cancel := context.WithCancel(within(t))
 			defer cancel()
 			ok(t, g.Send(ctx, 1, Header{Type: Data}, make([]byte, 1000)))
-			until(t, "the data", func() bool {
+			polltest.Until(t, "the data", func() bool {
 				return acknowledged(t, g.members[1].ready.Load().link.conn)
 			})
 			ok(t, c.cmd.Process.Kill())
@@ -173,7 +174,7 @@ func TestEndedPeerHasLeft(t *testing.T) {
 		l := w.groups[0].members[1].ready.Load().link
 		l.reading.lock.Lock()
 		w.groups[1].Detach()
-		until(t, "the goodbye", func() bool {
+		polltest.Until(t, "the goodbye", func() bool {
 			left, err := unix.IoctlGetInt(l.conn.fd, unix.TIOCINQ)
 			ok(t, err)
 			return left > 0

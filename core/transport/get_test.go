@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/goccl/goccl/core/address"
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/rdma"
 	"github.com/goccl/goccl/rdma/fake"
 )
@@ -108,7 +109,7 @@ func TestHaltDuringAGet(t *testing.T) {
 			t.Fatal(advertised, err)
 		}
 		before := <-asked
-		until(t, "a read", func() bool { return double.Calls("wr") > before })
+		polltest.Until(t, "a read", func() bool { return double.Calls("wr") > before })
 		w.groups[1].Halt()
 		r := w.handlers[1]
 		dropped := func() bool { return slices.Contains(r.order, "dropped 0") }
@@ -226,14 +227,14 @@ func TestLastWordsBehindAnAdvert(t *testing.T) {
 		ok(t, w.groups[0].Send(ctx, 1, Header{Type: ControlBase}))
 		w.groups[0].Detach()
 		from.retire(true)
-		until(t, "the end of what is queued", func() bool {
+		polltest.Until(t, "the end of what is queued", func() bool {
 			from.mu.Lock()
 			defer from.mu.Unlock()
 			return !from.queue.draining
 		})
 		double.Link(0, 1, false)
 		leave()
-		until(t, "the reading of what is advertised", func() bool {
+		polltest.Until(t, "the reading of what is advertised", func() bool {
 			to.reading.lock.Lock()
 			defer to.reading.lock.Unlock()
 			return to.reading.phase == inGet && to.queuePair().gone != nil

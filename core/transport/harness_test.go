@@ -18,12 +18,12 @@ import (
 
 	"github.com/goccl/goccl/core/address"
 	"github.com/goccl/goccl/core/internal/logtest"
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/core/logs"
 	"github.com/goccl/goccl/rdma/fake"
 )
 
-// patience is how long tests wait for what must come, on however busy a machine.
-const patience = time.Minute
+const patience = polltest.Patience
 
 var kinds = []string{address.Mem, address.Shm, address.TCP, address.Verbs}
 
@@ -223,16 +223,6 @@ func (s *sockets) seen() (opened, last int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.opened, s.last
-}
-
-// until looks at something again and again that has nothing to wait for.
-func until(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s does not come", what)
-		}
-	}
 }
 
 func listen(t testing.TB, c Config) *Endpoint {

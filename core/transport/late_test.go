@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/address"
+	"github.com/goccl/goccl/core/internal/polltest"
 )
 
 // More ranks than the endpoint has places for, and as many silent strangers, wait for a rank that
@@ -54,7 +55,7 @@ func TestManyDialALateRank(t *testing.T) {
 					}
 				})
 			}
-			until(t, "a dialer that has been told to try again", func() bool {
+			polltest.Until(t, "a dialer that has been told to try again", func() bool {
 				opened, _ := here.seen()
 				return opened-base > dialers+strangers
 			})

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/address"
+	"github.com/goccl/goccl/core/internal/polltest"
 )
 
 // Of the connections to one host one sends keepalives often. When it ends, or is silent,
@@ -63,7 +64,7 @@ func TestOneConnectionAHostIsKeptAliveOften(t *testing.T) {
 			w.groups[0].members[peer].part()
 		}
 	}
-	until(t, "the end of a connection", func() bool {
+	polltest.Until(t, "the end of a connection", func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		return !slices.Contains(h.pulses, second)
@@ -113,7 +114,7 @@ func TestIdleConnectionIsPinged(t *testing.T) {
 			return info.Bytes_acked
 		}
 		before := acked()
-		until(t, "looks at the host", func() bool {
+		polltest.Until(t, "looks at the host", func() bool {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			return b.asked > 12 && (known || b.saw > 10)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/address"
+	"github.com/goccl/goccl/core/internal/polltest"
 )
 
 // take takes a poller's token, from the progress goroutine if need be, until leave, or the test's
@@ -13,7 +14,7 @@ import (
 func take(t *testing.T, e *Endpoint) (p *Poller, leave func()) {
 	t.Helper()
 	p = e.Poller()
-	until(t, "the poller's token", func() bool {
+	polltest.Until(t, "the poller's token", func() bool {
 		p.YieldProgress()
 		return p.Take()
 	})
@@ -126,7 +127,7 @@ func TestWriterWaitsForWhoReads(t *testing.T) {
 	_, leaveTheirs := take(t, eps[1])
 	sent := make(chan error, 1)
 	go func() { sent <- w.groups[0].Send(ctx, 1, Header{Type: Data}, make([]byte, 64<<20)) }()
-	until(t, "the writer needs progress", func() bool { return mine.state.waiting() > 0 })
+	polltest.Until(t, "the writer needs progress", func() bool { return mine.state.waiting() > 0 })
 	go leaveTheirs()
 	ok(t, w.groups[0].SendReading(ctx, 1, Header{Type: Data}, []byte("x")))
 	ok(t, <-sent)

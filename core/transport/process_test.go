@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/address"
+	"github.com/goccl/goccl/core/internal/polltest"
 )
 
 // Environment that makes the test binary something else than a test run.
@@ -362,7 +363,7 @@ func TestLinkCutInside(t *testing.T) {
 	there("link", "set", "there", "down")
 	ask(within(t)) // into the socket's buffer
 	conn := g.members[1].ready.Load().link.conn
-	until(t, "something that is not acknowledged for long", func() bool {
+	polltest.Until(t, "something that is not acknowledged for long", func() bool {
 		h.isUp(t, 1)
 		info, err := unix.GetsockoptTCPInfo(conn.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 		ok(t, err)

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/goccl/goccl/core/address"
+	"github.com/goccl/goccl/core/internal/polltest"
 )
 
 // Links that are idle hold no memory to read into, whatever they have carried.
@@ -19,7 +20,7 @@ func TestReadBufferComesWithUse(t *testing.T) {
 			w.handlers[1].untilFrames(t, 3)
 			for i, g := range w.groups {
 				in := &g.members[1-i].ready.Load().link.reading
-				until(t, "the end of reading", func() bool {
+				polltest.Until(t, "the end of reading", func() bool {
 					in.lock.Lock()
 					defer in.lock.Unlock()
 					return in.in.bytes == nil

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/goccl/goccl/core/address"
+	"github.com/goccl/goccl/core/internal/polltest"
 )
 
 func TestFrames(t *testing.T) {
@@ -199,7 +200,7 @@ func TestSkewedAttach(t *testing.T) {
 				go func() { sent <- g0.Send(within(t), 1, Header{Type: ControlBase}) }()
 				if kind != address.Mem {
 					// Not before the other side has heard of the group.
-					until(t, "news of the group", func() bool {
+					polltest.Until(t, "news of the group", func() bool {
 						opened, _ := here.seen()
 						heard := opened >= before+2 // the dialer's end, and the other
 						eps[1].mu.Lock()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goccl/goccl/core/address"
+	"github.com/goccl/goccl/core/internal/polltest"
 	"github.com/goccl/goccl/rdma"
 	"github.com/goccl/goccl/rdma/fake"
 )
@@ -203,7 +204,7 @@ func TestCloseWaitsForDials(t *testing.T) {
 	e.verbs.mu.Lock()
 	ended := make(chan error, 1)
 	go func() { ended <- w.groups[0].Connect(context.Background(), 1) }()
-	until(t, "the dial", func() bool {
+	polltest.Until(t, "the dial", func() bool {
 		all := make([]byte, 1<<20)
 		all = all[:runtime.Stack(all, true)]
 		for g := range strings.SplitSeq(string(all), "\n\n") {

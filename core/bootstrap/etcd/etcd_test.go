@@ -27,6 +27,7 @@ import (
 
 	"github.com/goccl/goccl/core/bootstrap"
 	"github.com/goccl/goccl/core/bootstrap/etcd"
+	"github.com/goccl/goccl/core/internal/polltest"
 )
 
 // server is a real etcd.
@@ -82,8 +83,8 @@ func (s *server) stop() {
 // ask sends a request of etcd's API, and waits until etcd is there.
 func (s *server) ask(method, body string) map[string]any {
 	s.t.Helper()
-	client := http.Client{Timeout: patience}
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	client := http.Client{Timeout: polltest.Patience}
+	for deadline := time.Now().Add(polltest.Patience); ; time.Sleep(10 * time.Millisecond) {
 		answer, err := client.Post("http://"+s.host+"/v3/"+method, "", strings.NewReader(body))
 		if err != nil {
 			if time.Now().After(deadline) {
@@ -109,7 +110,7 @@ func (s *server) keys() any {
 // awaitNone waits until etcd holds nothing.
 func (s *server) awaitNone() {
 	s.t.Helper()
-	await(s.t, "etcd holds no keys", func() bool { return s.keys() == nil })
+	polltest.Until(s.t, "etcd holds no keys", func() bool { return s.keys() == nil })
 }
 
 // awaitKey waits until etcd holds a key.
@@ -117,19 +118,9 @@ func (s *server) awaitKey(key string) {
 	s.t.Helper()
 	one := fmt.Sprintf(`{"key":%q,"count_only":true}`,
 		base64.StdEncoding.EncodeToString([]byte(key)))
-	await(s.t, "etcd holds "+key, func() bool { return s.ask("kv/range", one)["count"] != nil })
-}
-
-// patience is for what comes soon, where other programs leave the test a CPU.
-const patience = time.Minute
-
-func await(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it does not come that %s", what)
-		}
-	}
+	polltest.Until(s.t, "etcd holds "+key, func() bool {
+		return s.ask("kv/range", one)["count"] != nil
+	})
 }
 
 func nothing(string) string { return "" }
@@ -327,7 +318,7 @@ func TestOtherPrefix(t *testing.T) {
 // TestRestart stops etcd while ranks meet, and starts it again.
 func TestRestart(t *testing.T) {
 	s := serve(t, "http")
-	ctx := within(t, 2*patience)
+	ctx := within(t, 2*polltest.Patience)
 	late := make(chan bool)
 	var early sync.WaitGroup
 	url := "etcd://" + s.host + "/job"
@@ -457,7 +448,7 @@ func TestTooManyKeys(t *testing.T) {
 		if err := a.Set(key, []byte(value)); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "the watch shows "+key, func() bool {
+		polltest.Until(t, "the watch shows "+key, func() bool {
 			v, ok, err := b.Get(key)
 			if err != nil {
 				t.Fatal(err)
